@@ -1,4 +1,4 @@
-/* What the programs on Open MPI have in common: the clock, and calls that must not fail. */
+/* What all programs on Open MPI use: the clock, and a check for calls that must not fail. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

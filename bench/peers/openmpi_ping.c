@@ -1,11 +1,15 @@
 /*
- * The published way to put a value in a store on Open MPI 5: for each copy a ping, which a helper thread at the target answers, so
- * that a dead target gives an error code; then MPI_Put and MPI_Win_flush, which would hang. Rank 0 puts to ranks 1 to COPIES in
- * turn and prints the samples, in nanoseconds. With a number of milliseconds after which rank COPIES is killed, it goes on
- * until a call gives an error ("error") or has not come back within 2 seconds ("hung"), and prints which. Compiled and
- * started by `outlast bench put --baseline ping`.
+ * The published way to put a value into a store on Open MPI 5, for `outlast bench put --baseline
+ * ping`, which compiles and starts this program.
  *
- * usage: mpirun --with-ft ulfm -n N openmpi_ping COPIES MILLISECONDS KILL_AFTER_MICROSECONDS|-1 SIZE...
+ * For each replica rank 0 sends a ping, which a helper thread at the target answers, so that a dead
+ * target gives an error code. Then it calls MPI_Put and MPI_Win_flush, which would hang. Rank 0
+ * puts to ranks 1 to REPLICAS and prints the times of the puts, in nanoseconds. If a time is given
+ * after which rank REPLICAS is killed, rank 0 goes on until a call returns an error, or has not
+ * returned within 2 seconds, and prints "error" or "hung".
+ *
+ * usage: mpirun --with-ft ulfm -n N \
+ *            openmpi_ping REPLICAS MILLISECONDS KILL_AFTER_MICROSECONDS|-1 SIZE...
  */
 #include "openmpi.h"
 #include <mpi-ext.h>
@@ -16,18 +20,20 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TAG_PING = 1, TAG_PONG = 2, TAG_END = 3, PLACES = 1024, HUNG_MS = 2000, SAMPLES_MAX = 200000 };
+enum { TAG_PING = 1, TAG_PONG = 2, TAG_END = 3 };
+enum { PLACES = 1024, HUNG_MS = 2000, SAMPLES_MAX = 200000 };
 
 static MPI_Comm pings;
-/* When the call under way began; 0 if there is none. */
+/* When the put in flight began; 0 if there is none. */
 static _Atomic uint64_t began;
 
-/* Answers pings until it is told to end. */
+/* Answers pings until rank 0 sends TAG_END. */
 static void *answer(void *unused) {
     (void)unused;
     for (;;) {
         int word;
-        if (MPI_Recv(&word, 1, MPI_INT, 0, MPI_ANY_TAG, pings, MPI_STATUS_IGNORE) != MPI_SUCCESS || word == TAG_END) {
+        int code = MPI_Recv(&word, 1, MPI_INT, 0, MPI_ANY_TAG, pings, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS || word == TAG_END) {
             return NULL;
         }
         if (MPI_Send(&word, 1, MPI_INT, 0, TAG_PONG, pings) != MPI_SUCCESS) {
@@ -36,7 +42,7 @@ static void *answer(void *unused) {
     }
 }
 
-/* Ends the process if a call does not come back. */
+/* Prints "hung" and ends the process if a put does not return. */
 static void *watch(void *unused) {
     (void)unused;
     for (;;) {
@@ -50,7 +56,7 @@ static void *watch(void *unused) {
     }
 }
 
-/* Kills a process later. */
+/* A process to kill, and when. */
 struct death {
     pid_t pid;
     long after_us;
@@ -63,14 +69,21 @@ static void *kill_later(void *given) {
     return NULL;
 }
 
-/* One put: all copies. The error code of what failed. */
-static int put(MPI_Win win, int copies, const char *value, int size, MPI_Aint place) {
-    for (int target = 1; target <= copies; target++) {
-        int word = TAG_PING, code;
-        if ((code = MPI_Send(&word, 1, MPI_INT, target, TAG_PING, pings)) != MPI_SUCCESS ||
-            (code = MPI_Recv(&word, 1, MPI_INT, target, TAG_PONG, pings, MPI_STATUS_IGNORE)) != MPI_SUCCESS ||
-            (code = MPI_Put(value, size, MPI_BYTE, target, place, size, MPI_BYTE, win)) != MPI_SUCCESS ||
-            (code = MPI_Win_flush(target, win)) != MPI_SUCCESS) {
+/* Puts a value to all replicas. Returns the first error code. */
+static int put(MPI_Win win, int replicas, const char *value, int size, MPI_Aint place) {
+    for (int target = 1; target <= replicas; target++) {
+        int word = TAG_PING;
+        int code = MPI_Send(&word, 1, MPI_INT, target, TAG_PING, pings);
+        if (code == MPI_SUCCESS) {
+            code = MPI_Recv(&word, 1, MPI_INT, target, TAG_PONG, pings, MPI_STATUS_IGNORE);
+        }
+        if (code == MPI_SUCCESS) {
+            code = MPI_Put(value, size, MPI_BYTE, target, place, size, MPI_BYTE, win);
+        }
+        if (code == MPI_SUCCESS) {
+            code = MPI_Win_flush(target, win);
+        }
+        if (code != MPI_SUCCESS) {
             return code;
         }
     }
@@ -82,9 +95,9 @@ int main(int argc, char **argv) {
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    int copies = argc > 4 ? atoi(argv[1]) : 0;
-    if (provided < MPI_THREAD_MULTIPLE || copies < 1 || copies >= size) {
-        fprintf(stderr, "openmpi_ping: COPIES must be below the number of ranks, and threads are needed\n");
+    int replicas = argc > 4 ? atoi(argv[1]) : 0;
+    if (provided < MPI_THREAD_MULTIPLE || replicas < 1 || replicas >= size) {
+        fprintf(stderr, "openmpi_ping: needs threads, and more ranks than REPLICAS\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     long milliseconds = atol(argv[2]), kill_after = atol(argv[3]);
@@ -94,12 +107,14 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++) {
         largest = atoi(argv[i]) > largest ? atoi(argv[i]) : largest;
     }
-    /* At most 64 MiB, as in our own benchmark. */
+    /* At most 64 MiB, as in the benchmark of the store. */
     size_t places = (64u << 20) / (size_t)largest < PLACES ? (64u << 20) / (size_t)largest : PLACES;
     char *memory = calloc(places, (size_t)largest);
     char *value = calloc(1, (size_t)largest);
     MPI_Win win;
-    check(MPI_Win_create(memory, (MPI_Aint)(places * (size_t)largest), 1, MPI_INFO_NULL, MPI_COMM_WORLD, &win), "MPI_Win_create");
+    MPI_Aint memory_len = (MPI_Aint)(places * (size_t)largest);
+    check(MPI_Win_create(memory, memory_len, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &win),
+          "MPI_Win_create");
     MPI_Win_set_errhandler(win, MPI_ERRORS_RETURN);
     check(MPI_Win_lock_all(MPI_MODE_NOCHECK, win), "MPI_Win_lock_all");
     int pid = (int)getpid();
@@ -113,7 +128,7 @@ int main(int argc, char **argv) {
             _exit(0);
         }
     } else {
-        struct death death = {pids[copies], kill_after};
+        struct death death = {pids[replicas], kill_after};
         if (kill_after >= 0) {
             pthread_create(&helper, NULL, watch, NULL);
             pthread_create(&killer, NULL, kill_later, &death);
@@ -125,7 +140,7 @@ int main(int argc, char **argv) {
             for (size_t place = 0; now_ns() < end; place = (place + 1) % places) {
                 uint64_t begin = now_ns();
                 atomic_store(&began, begin);
-                int code = put(win, copies, value, bytes, (MPI_Aint)(place * (size_t)bytes));
+                int code = put(win, replicas, value, bytes, (MPI_Aint)(place * (size_t)bytes));
                 atomic_store(&began, 0);
                 if (code != MPI_SUCCESS && kill_after >= 0) {
                     printf("error\nend\n");

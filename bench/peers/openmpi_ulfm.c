@@ -1,13 +1,16 @@
 /*
- * The operations of `outlast bench ulfm` on Open MPI 5. Without a failure: agree, dup + free and shrink + free, in blocks
- * that take turns, as our own members do it. In a job of its own, with one: rank 0 kills the last rank while the others
- * are in shrink; then agree with that failure unacknowledged, and acknowledged. Rank 0 prints one line per operation with
- * the samples of all (living) ranks, in nanoseconds, and at last "end". Compiled and started by
- * `outlast bench ulfm --peers openmpi`.
+ * The operations of `outlast bench ulfm` on Open MPI 5. Compiled and started by `outlast bench ulfm
+ * --peers openmpi`.
  *
- * After a failure, survivors of Open MPI 5.0.11 do not return from MPI_Finalize (within 45 s, with 2 and with 4 ranks), so
- * they end without it. With 4 ranks agree goes on to report a failure that all survivors have acknowledged: it is
- * measured whatever it returns.
+ * A job without a failure calls agree, dup + free and shrink + free in blocks that take turns, like
+ * the members of Outlast. A job with a failure has rank 0 kill the last rank while the other ranks
+ * are in shrink, and then calls agree with that failure unacknowledged, and acknowledged. Rank 0
+ * prints a line for each operation with the times of all (living) ranks, in nanoseconds, and
+ * finally "end".
+ *
+ * After a failure, survivors of Open MPI 5.0.11 do not return from MPI_Finalize (within 45 s, with
+ * 2 and with 4 ranks), so they end without it. With 4 ranks agree goes on to report a failure that
+ * all survivors have acknowledged, so its time is taken whatever it returns.
  *
  * usage: mpirun --with-ft ulfm -n N openmpi_ulfm ITERATIONS MILLISECONDS [failure]
  */
@@ -38,13 +41,14 @@ static void once(int operation, MPI_Comm comm) {
     check(MPI_Comm_free(&made), "MPI_Comm_free");
 }
 
-/* Rank 0 prints what all ranks of a communicator have measured. */
+/* Rank 0 prints the samples of all ranks of a communicator. */
 static void print(const char *name, const uint64_t *samples, int count, MPI_Comm comm) {
     int rank, size;
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     uint64_t *all = rank == 0 ? calloc((size_t)size * ((size_t)count + 1), sizeof(uint64_t)) : NULL;
-    check(MPI_Gather(samples, count, MPI_UINT64_T, all, count, MPI_UINT64_T, 0, comm), "MPI_Gather");
+    check(MPI_Gather(samples, count, MPI_UINT64_T, all, count, MPI_UINT64_T, 0, comm),
+          "MPI_Gather");
     if (rank == 0) {
         printf("%s", name);
         for (int i = 0; i < size * count; i++) {
@@ -55,7 +59,7 @@ static void print(const char *name, const uint64_t *samples, int count, MPI_Comm
     free(all);
 }
 
-/* One failure. Does not return. */
+/* Measures the operations with a failure. Does not return. */
 static void with_failure(MPI_Comm comm, int wanted) {
     int rank, size, flag = 1;
     MPI_Comm_rank(comm, &rank);
@@ -67,7 +71,7 @@ static void with_failure(MPI_Comm comm, int wanted) {
     check(MPIX_Comm_agree(comm, &flag), "MPIX_Comm_agree");
     uint64_t began_ns = 0;
     if (rank == 0) {
-        /* Until all others sleep in shrink. */
+        /* By then all other ranks sleep in shrink. */
         usleep(2000);
         began_ns = now_ns();
         kill(pids[size - 1], SIGKILL);
@@ -89,7 +93,9 @@ static void with_failure(MPI_Comm comm, int wanted) {
             MPIX_Comm_agree(comm, &flag);
             samples[i] = now_ns() - from_ns;
         }
-        print(is_acknowledged ? "agree, failure acknowledged" : "agree, failure unacknowledged", samples, wanted, survivors);
+        const char *name =
+            is_acknowledged ? "agree, failure acknowledged" : "agree, failure unacknowledged";
+        print(name, samples, wanted, survivors);
         MPIX_Comm_failure_ack(comm);
     }
     MPI_Barrier(survivors);
@@ -97,7 +103,8 @@ static void with_failure(MPI_Comm comm, int wanted) {
         printf("end\n");
         fflush(stdout);
     }
-    /* The others wait until the launcher ends the job: who goes first would be a failure for the rest. */
+    /* The other ranks wait until the launcher ends the job: a rank that ended first would be a
+       failure for the rest. */
     sleep(rank == 0 ? 0 : 1);
     _exit(0);
 }
@@ -140,7 +147,7 @@ int main(int argc, char **argv) {
         }
         done += block;
         more = done < wanted && now_ns() - began_ns < limit_ns;
-        /* All stop together: the bitwise and of whether each would go on. */
+        /* All ranks stop together: agree gives the bitwise and of whether each would go on. */
         check(MPIX_Comm_agree(comm, &more), "MPIX_Comm_agree");
     }
     for (int operation = 0; operation < OPERATIONS; operation++) {

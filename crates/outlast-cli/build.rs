@@ -1,4 +1,5 @@
-//! Passes the run path of the MPI library on to this package's command, and says which mpirun belongs to it.
+//! Passes the run path of the MPI library on to this package's command, and records which mpirun
+//! belongs to that library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,12 +1,12 @@
-//! A fixed number of puts and gets through a handle, for counting instructions under callgrind.
+//! A fixed number of puts and gets by handle, for counting instructions under callgrind.
 //!
-//! `cargo xtask instructions` builds it, starts four members and counts at member 0; `docs/performance.md` says what
-//! the figures are for.
+//! `cargo xtask instructions` builds this example, starts four members and counts at member 0.
+//! `docs/performance.md` explains the figures.
 
 use outlast::store::{Options, Store};
 use std::time::Duration;
 
-/// How many calls are counted; xtask divides by it.
+/// How many calls are counted; xtask divides by this number.
 const CALLS: u64 = 20_000;
 
 #[inline(never)]

@@ -1,10 +1,11 @@
-//! How long operations of one member on another take, whichever engine the job runs on.
+//! How long the operations of a member on another member take, on any engine.
 //!
 //! - On shm: `cargo run --release --example latency -p outlast`, or under `outlast run -n 2`.
 //! - On mpi: build it with the feature `mpi`, and start it with `mpirun --with-ft ulfm -n 2`.
 //!
-//! Member 0 measures while member 1 first waits in the engine for its messages, and then computes elsewhere; an
-//! argument says how many times, once unless given. Should either die, the other says so and ends.
+//! Member 0 measures while member 1 first waits in the engine for messages, and then computes
+//! outside of the engine. An optional argument is the number of repetitions. If a member dies, the
+//! other member reports the death and ends.
 
 use outlast::engine::{Error, Message, Port};
 use outlast::{Epoch, Job, MemberId, launch};
@@ -15,7 +16,8 @@ const TARGET: MemberId = MemberId(1);
 const LARGE: usize = 1 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Started by hand, this process is no member: it starts two copies of itself. Those of mpirun are members already.
+    // Started by hand, this process is not a member: it starts two copies of itself. Under mpirun
+    // the processes are members already.
     let is_under_mpirun = std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some();
     if !is_under_mpirun && let Some(outcome) = launch::this_program(2)? {
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
@@ -23,14 +25,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let job = outlast::join()?;
     if job.members() != 2 {
-        return Err(format!("two members are needed, and there are {}", job.members()).into());
+        return Err(
+            format!("this example needs two members, and there are {}", job.members()).into()
+        );
     }
     job.grow(LARGE as u64)?;
     let times: usize = std::env::args().nth(1).map_or(Ok(1), |text| text.parse())?;
     let part = if job.me() == MEASURING { measure } else { serve };
     match (0..times).try_for_each(|_| part(&job)) {
         Ok(()) => {}
-        // Nothing is wrong with this member, so it ends well.
+        // This member has not failed, so it ends with success.
         Err(Error::Dead { member }) => println!("{} ends, since {member} is dead", job.me()),
         Err(error) => return Err(error.into()),
     }
@@ -38,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Waits for a message of the other, or for its death.
+/// Waits for a message of the other member, or for its death.
 fn receive(job: &Job, from: MemberId) -> Result<Message, Error> {
     loop {
         let bell = job.bell();
@@ -54,7 +58,7 @@ fn receive(job: &Job, from: MemberId) -> Result<Message, Error> {
 
 fn measure(job: &Job) -> Result<(), Error> {
     for (state, rounds) in [("waits in the engine", 20_000), ("computes elsewhere", 1_000)] {
-        // The target says so when its segment is there and it is in that state.
+        // The target sends a message when its segment is ready and it is in this state.
         receive(job, TARGET)?;
         let mut buffer = [0; 64];
         let small = [1; 64];
@@ -68,7 +72,7 @@ fn measure(job: &Job) -> Result<(), Error> {
         time(&format!("put 1 MiB, target {state}"), rounds / 50, || {
             job.put(Epoch::ANY, TARGET, 0, &large)
         })?;
-        // A target that computes elsewhere would not send anything back.
+        // A target that computes outside of the engine sends nothing back.
         if state.starts_with("waits") {
             time("message there and back", rounds / 20, || {
                 job.send(TARGET, Port::User, b"ping")?;
@@ -86,7 +90,7 @@ fn serve(job: &Job) -> Result<(), Error> {
         job.send(MEASURING, Port::User, b"pong")?;
     }
     job.send(MEASURING, Port::User, b"computing")?;
-    // Outside of the engine but for a look, now and then, whether it is over.
+    // Outside of the engine, except for a poll whether the measurement is over.
     while job.receive(Port::User).is_none() {
         if job.view().dead.contains(MEASURING) {
             return Err(Error::Dead { member: MEASURING });
@@ -96,7 +100,7 @@ fn serve(job: &Job) -> Result<(), Error> {
     job.send(MEASURING, Port::User, b"done")
 }
 
-/// Prints how long an operation takes; it is repeated so often, but for no more than 2 s.
+/// Prints how long an operation takes, repeated this many times, but for at most 2 s.
 fn time(
     what: &str,
     rounds: usize,

@@ -1,4 +1,5 @@
-//! Four processes beat in each other's memory. Kill any of them (`kill -9 PID`): the others notice and go on.
+//! Four processes increment counters in each other's memory. Kill any of them (`kill -9 PID`): the
+//! other processes notice the death and go on.
 //!
 //! Run it with `cargo run --example survivors -p outlast`.
 
@@ -7,7 +8,8 @@ use outlast::{Epoch, launch};
 use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Started by hand, this process is no member: it starts four copies of itself and says how they ended.
+    // Started by hand, this process is not a member: it starts four copies of itself and prints how
+    // they ended.
     if let Some(outcome) = launch::this_program(4)? {
         print!("{outcome}");
         std::process::exit(if outcome.survivors_ok() { 0 } else { 1 });
@@ -16,23 +18,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let job = outlast::join()?;
     job.grow(8)?;
     println!("{} is process {}", job.me(), std::process::id());
-    // The epoch before the first death: somebody may have died already.
+    // The epoch before the first death: a member may have died already.
     let mut seen = Epoch(0);
     for _beat in 0..40 {
         for member in job.view().living() {
             match job.fetch_add(Epoch::ANY, member, 0, 1) {
-                // It may have died since we looked, or not have grown its segment yet. Nobody waits for it.
+                // The member may have died since the view was read, or may not have grown its
+                // segment yet. In both cases the call returns at once.
                 Ok(_) | Err(Error::Dead { .. } | Error::OutOfRange { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        // One load tells whether anybody died.
+        // A single load tells whether a member has died.
         if job.epoch() != seen {
             let view = job.view();
             seen = view.epoch;
             println!("{} goes on without {}; {} live", job.me(), view.dead, view.living().count());
         }
-        // Sleeps, but a death rings the bell and ends the wait.
+        // Sleeps. A death rings the bell and ends the wait.
         let bell = job.bell();
         job.park(bell, job.now().after(Duration::from_millis(50)));
     }

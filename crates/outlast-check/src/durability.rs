@@ -2,22 +2,25 @@
 //!
 //! The counts are those of the `outlast chaos` report:
 //!
-//! - *lost*: an acknowledged write that is missing, or superseded by an older one, at the end;
+//! - *lost*: an acknowledged write that is missing at the end, or superseded by an older write;
 //! - *torn*: a read that returned a mix or a fragment;
 //! - *stale*: a read older than a write acknowledged before the read began;
-//! - *hung*: a call that is not back some time after the last kill or resume that it overlaps.
+//! - *hung*: a call that has not returned some time after the last kill or resume that it overlaps.
 //!
-//! A write of unknown outcome is never missed, but may be found. Where versions are known, they tell older
-//! from newer; where not, one write is older than another if it had returned before the other was invoked.
+//! A write of unknown outcome may be found or not. Where versions are known, they tell older from
+//! newer writes. Otherwise a write is older than another write if it had returned before the other
+//! was invoked.
 //!
 //! ```
 //! use outlast_check::durability::{self, Final, Observation};
-//! use outlast_check::history::{Access, Actor, History, Key, Kind, Log, Outcome, Value, Version};
+//! use outlast_check::history::{
+//!     Access, Actor, CallKind, History, Key, Log, Outcome, Value, Version,
+//! };
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
 //! for count in 1..=2 {
 //!     let put = Access::write("a", Value::new(count));
-//!     log.invoke(count * 10, Kind::Put, vec![put.clone()]);
+//!     log.invoke(count * 10, CallKind::Put, vec![put.clone()]);
 //!     log.returned(count * 10 + 5, Outcome::Ok, vec![put.at(Version::new(count, 0))]);
 //! }
 //! let history = History::from_logs([log]).unwrap();
@@ -30,46 +33,47 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::history::{Access, Actor, History, Key, Kind, Operation, Outcome, Value, Version};
-use crate::per_key::{self, KeySteps, Read, Source, Step};
+use crate::history::{Access, Actor, CallKind, History, Key, Operation, Outcome, Value, Version};
+use crate::per_key::{self, KeyRead, KeyStep, KeySteps, ReadSource};
 use crate::violation::{Violation, ViolationKind};
 
-/// What was found under a key after the run, by a member that lives.
+/// What a living member found under a key after the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Final {
-    /// This, or nothing.
+    /// A value, or none if the key is absent.
     Read {
         /// The version, if known.
         version: Option<Version>,
         /// The value; none if the key is absent.
         value: Option<Value>,
     },
-    /// The store says that the value is lost.
+    /// The store reports the value as lost.
     DataLost,
 }
 
 /// What is known about a run besides its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// The state after the run, if it was read. A key that is not in it was absent.
+    /// The state after the run, if it was read. Keys that it does not contain were absent.
     pub end_state: Option<BTreeMap<Key, Final>>,
-    /// Keys of which nobody knows how they ended: they are not in the state after the run, and were not absent.
+    /// Keys whose final state is unknown: they are missing in the final state, but were not absent.
     pub unread: BTreeSet<Key>,
     /// When members were killed or resumed.
     pub disturbances_ns: Vec<u64>,
     /// Members that died; their last calls need not come back.
     pub dead: BTreeSet<u32>,
-    /// When the observation ended: what has not returned by then is measured against this.
+    /// When the observation ended. Calls that have not returned are measured against this time.
     pub end_ns: u64,
     /// How long a call may take after the last kill or resume that it overlaps.
     pub bound_ns: u64,
-    /// How long a call may take that overlaps none, for instance because it needs a stopped member.
+    /// How long a call may take that overlaps no kill or resume, for example because it needs a
+    /// stopped member.
     pub undisturbed_bound_ns: u64,
 }
 
 impl Observation {
-    /// An observation of a run without faults, with the bounds of the chaos report: 10 s after a kill or
-    /// resume; without one [`Observation::undisturbed_bound_ns`].
+    /// An observation of a run without faults, with the bounds of the chaos report: 10 s after a
+    /// kill or resume, and otherwise [`Observation::undisturbed_bound_ns`].
     pub fn until(end_ns: u64) -> Self {
         Self {
             end_state: None,
@@ -83,26 +87,26 @@ impl Observation {
     }
 }
 
-/// What was found.
+/// The result of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durability {
     /// Operations that wrote and were acknowledged.
     pub acked: u64,
-    /// Acknowledged writes that are newer than what is left.
+    /// Acknowledged writes that are newer than the final state.
     pub lost: u64,
-    /// Keys whose loss the store admits.
+    /// Keys that the store reports as lost.
     pub data_lost: u64,
     /// Reads of mixes or fragments.
     pub torn: u64,
     /// Reads older than a write acknowledged before they began.
     pub stale: u64,
-    /// Calls that did not come back in time.
+    /// Calls that did not return in time.
     pub hung: u64,
-    /// What the counts are based on: one for each read and call, one for each key that lost something.
+    /// The violations behind the counts: for each read and call, and for each key with lost writes.
     pub violations: Vec<Violation>,
 }
 
-/// The actor that the reads of the final state are recorded under.
+/// The actor of the reads of the final state.
 pub(crate) const FINAL_READER: Actor = Actor::new(u32::MAX, u32::MAX);
 
 /// Checks the history against what was observed.
@@ -146,7 +150,7 @@ fn data_lost_keys(observation: &Observation) -> BTreeSet<Key> {
     entries.filter(|(_, found)| **found == Final::DataLost).map(|(key, _)| key.clone()).collect()
 }
 
-/// The history with the final state, if it was read, as reads after everything else.
+/// The history with reads of the final state, if it is known, after all other operations.
 pub(crate) fn with_end_state(history: &History, observation: &Observation) -> History {
     let Some(end_state) = &observation.end_state else { return history.clone() };
     let operations = history.operations();
@@ -170,20 +174,20 @@ pub(crate) fn with_end_state(history: &History, observation: &Observation) -> Hi
         operations.push(Operation {
             actor: FINAL_READER,
             sequence: sequence as u64,
-            kind: Kind::Get,
+            kind: CallKind::Get,
             invoke_ns: end_ns,
             return_ns: Some(end_ns),
             outcome: Outcome::Ok,
             accesses: vec![Access { version, value, ..Access::read(key) }],
         });
     }
-    // Adding reads after the end by an actor of their own breaks none of the rules of a history.
+    // Reads after the end, by an actor of their own, break no rule of a history.
     History::new(operations).expect("a history with reads after its end is a history")
 }
 
-/// Whether one write is for certain older than another.
-fn is_older(first: &Step, second: &Step, operations: &[Operation]) -> bool {
-    let version = |step: &Step| step.write.and_then(|write| write.version);
+/// Whether a write is certainly older than another write.
+fn is_older(first: &KeyStep, second: &KeyStep, operations: &[Operation]) -> bool {
+    let version = |step: &KeyStep| step.write.and_then(|write| write.version);
     match (version(first), version(second)) {
         (Some(first), Some(second)) => first < second,
         _ => {
@@ -193,13 +197,12 @@ fn is_older(first: &Step, second: &Step, operations: &[Operation]) -> bool {
     }
 }
 
-/// The acknowledged writes of a key in the order of their return, with what the tests below ask of all
-/// that had returned by some time.
+/// The acknowledged writes of a key, ordered by return, with properties of each prefix of them.
 struct Acknowledged<'a> {
-    steps: Vec<&'a Step>,
-    /// The newest version among the first so many.
+    steps: Vec<&'a KeyStep>,
+    /// The newest version in each prefix.
     newest: Vec<Option<(Version, usize)>>,
-    /// The latest invocation among the first so many.
+    /// The latest invocation in each prefix.
     latest: Vec<Option<(u64, usize)>>,
 }
 
@@ -209,9 +212,9 @@ fn check_key(
     final_read: bool,
     durability: &mut Durability,
 ) {
-    let mut acknowledged: Vec<&Step> =
+    let mut acknowledged: Vec<&KeyStep> =
         key_steps.steps.iter().filter(|step| step.acknowledged && step.write.is_some()).collect();
-    let return_ns = |step: &Step| operations[step.operation].return_ns.unwrap_or(u64::MAX);
+    let return_ns = |step: &KeyStep| operations[step.operation].return_ns.unwrap_or(u64::MAX);
     acknowledged.sort_by_key(|step| return_ns(step));
     let mut prefix = Acknowledged { steps: acknowledged, newest: vec![None], latest: vec![None] };
     for (index, step) in prefix.steps.iter().enumerate() {
@@ -220,7 +223,7 @@ fn check_key(
         let invoked = Some((operations[step.operation].invoke_ns, index));
         prefix.latest.push(prefix.latest[index].max(invoked));
     }
-    let deletions: Vec<&Step> = key_steps
+    let deletions: Vec<&KeyStep> = key_steps
         .steps
         .iter()
         .filter(|step| step.write.is_some_and(|write| write.is_delete()))
@@ -250,7 +253,7 @@ fn check_key(
             ));
             continue;
         }
-        let missing = |step: &&&Step| is_missing(key_steps, read, step, &deletions, operations);
+        let missing = |step: &&&KeyStep| is_missing(key_steps, read, step, &deletions, operations);
         durability.lost += prefix.steps.iter().filter(missing).count().max(1) as u64;
         let explanation = format!("an acknowledged write to {key} is missing at the end");
         let shown = vec![write.clone(), reader.clone()];
@@ -262,11 +265,11 @@ fn check_key(
         ));
     }
     if torn_at_end && let Some(last) = prefix.steps.last() {
-        // The final read of this key was torn, so what was acknowledged is gone.
+        // The final read of this key was torn, so the acknowledged value is gone.
         durability.lost += 1;
         let key = &key_steps.key;
         let explanation =
-            format!("what was acknowledged last for {key} is no longer whole at the end");
+            format!("the value that was acknowledged last for {key} is torn at the end");
         let shown = vec![operations[last.operation].clone()];
         durability.violations.push(Violation::new(
             ViolationKind::Lost,
@@ -277,14 +280,15 @@ fn check_key(
     }
 }
 
-/// An acknowledged write, one of the first `before`, that the read should have seen or seen overwritten.
+/// An acknowledged write, among the first `before`, that the read should have seen, or should have
+/// seen overwritten.
 fn newer_than_read(
     key_steps: &KeySteps,
-    read: &Read,
+    read: &KeyRead,
     reader: &Operation,
     prefix: &Acknowledged<'_>,
     before: usize,
-    deletions: &[&Step],
+    deletions: &[&KeyStep],
     operations: &[Operation],
 ) -> Option<usize> {
     if let Some(seen) = key_steps.version_read(read)
@@ -294,16 +298,16 @@ fn newer_than_read(
         return Some(index);
     }
     match read.source {
-        // Whatever was read was written by nobody, so the newest write was missed.
-        Source::Nothing => before.checked_sub(1),
-        Source::Initial => before.checked_sub(1),
-        Source::Step(source) => {
+        // No operation wrote the value that was read, so the newest write was missed.
+        ReadSource::Nothing => before.checked_sub(1),
+        ReadSource::Initial => before.checked_sub(1),
+        ReadSource::Step(source) => {
             let source = &key_steps.steps[source];
             let (_, index) = prefix.latest[before]?;
             is_older(source, prefix.steps[index], operations).then_some(index)
         }
-        Source::Ambiguous if read.observed.value.is_none() => {
-            let may_explain = |write: &Step| {
+        ReadSource::Ambiguous if read.observed.value.is_none() => {
+            let may_explain = |write: &KeyStep| {
                 deletions.iter().any(|deletion| {
                     let began = !reader.precedes(&operations[deletion.operation]);
                     began && !is_older(deletion, write, operations)
@@ -315,23 +319,23 @@ fn newer_than_read(
             ];
             candidates.into_iter().flatten().find(|&index| !may_explain(prefix.steps[index]))
         }
-        Source::SomeVersion | Source::Ambiguous => None,
+        ReadSource::SomeVersion | ReadSource::Ambiguous => None,
     }
 }
 
-/// Whether this acknowledged write is newer than what the final read found.
+/// Whether this acknowledged write is newer than the value of the final read.
 fn is_missing(
     key_steps: &KeySteps,
-    read: &Read,
-    write: &Step,
-    deletions: &[&Step],
+    read: &KeyRead,
+    write: &KeyStep,
+    deletions: &[&KeyStep],
     operations: &[Operation],
 ) -> bool {
     let version = write.write.and_then(|write| write.version);
     match (key_steps.version_read(read), version, read.source) {
         (Some(seen), Some(version), _) => seen < version,
-        (_, _, Source::Step(source)) => is_older(&key_steps.steps[source], write, operations),
-        (_, _, Source::Initial | Source::Nothing) => true,
+        (_, _, ReadSource::Step(source)) => is_older(&key_steps.steps[source], write, operations),
+        (_, _, ReadSource::Initial | ReadSource::Nothing) => true,
         _ => deletions.iter().all(|deletion| is_older(deletion, write, operations)),
     }
 }
@@ -352,7 +356,7 @@ fn check_hung(operation: &Operation, observation: &Observation, durability: &mut
         let milliseconds = (end_ns - since_ns) / 1_000_000;
         let after =
             if last.is_some() { "the last kill or resume it overlapped" } else { "it began" };
-        let back = if operation.return_ns.is_some() { "came back only" } else { "was not back" };
+        let back = if operation.return_ns.is_some() { "returned only" } else { "had not returned" };
         let explanation = format!("a call {back} {milliseconds} ms after {after}");
         let shown = vec![operation.clone()];
         durability.violations.push(Violation::new(ViolationKind::Hung, None, explanation, shown));

@@ -1,20 +1,21 @@
-//! The ledger of acknowledged writes, kept outside the store so that it outlives the member.
+//! The ledger of acknowledged writes, kept outside of the store so that it outlives the member.
 //!
-//! Each actor appends fixed-size, checksummed records to a file of its own, each with one `write` call: an
-//! *intent* for every key before the operation, an *acknowledgement* (or *failure*) after it and before the
-//! next operation. What the kernel has taken survives `kill -9` of the process. An operation with an
-//! intent and no end is of unknown outcome.
+//! Each actor appends checksummed records of a fixed size to a file of its own, each operation's
+//! records with a single `write` call: an *intent* for every key before the operation, an
+//! *acknowledgement* (or *failure*) after it and before the next operation. Bytes that the kernel
+//! has accepted survive `kill -9` of the process. An operation with an intent and no end is of
+//! unknown outcome.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, Kind, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, CallKind, Outcome, Value, Version};
 //! use outlast_check::ledger;
 //!
 //! let folder = tempfile::tempdir().unwrap();
 //! let mut writer = ledger::Writer::create(folder.path(), Actor::new(0, 0), 42).unwrap();
 //! let put = Access::write("a", Value::new(7));
-//! writer.intent(10, Kind::Put, std::slice::from_ref(&put)).unwrap();
+//! writer.intent(10, CallKind::Put, std::slice::from_ref(&put)).unwrap();
 //! writer.acknowledge(20, Some(Version::new(1, 0))).unwrap();
-//! writer.intent(30, Kind::Put, std::slice::from_ref(&put)).unwrap();
+//! writer.intent(30, CallKind::Put, std::slice::from_ref(&put)).unwrap();
 //! // Here the process is killed.
 //!
 //! let history = ledger::read_all(folder.path()).unwrap();
@@ -45,8 +46,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::history::{
-    Access, Actor, History, HistoryError, KIND_NAMES, Key, Kind, Mode, Operation, Outcome, Value,
-    Version,
+    Access, AccessMode, Actor, CallKind, History, HistoryError, KIND_NAMES, Key, Operation,
+    Outcome, Value, Version,
 };
 use crate::value;
 
@@ -77,7 +78,7 @@ pub enum LedgerError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The error of the file system.
         source: io::Error,
     },
     /// The key does not fit into a record.
@@ -88,13 +89,13 @@ pub enum LedgerError {
         /// The length of the key.
         length: usize,
     },
-    /// The file starts with something else.
+    /// The file does not begin with the start record of a ledger.
     #[error("{path} is not a ledger")]
     NotALedger {
         /// The file.
         path: PathBuf,
     },
-    /// A record that is not the last one is damaged, so that what follows cannot be trusted.
+    /// A record before the last record is damaged, so the records after it cannot be trusted.
     #[error("ledger {path} is damaged: record {record} at byte {offset}: {reason}")]
     Corrupt {
         /// The file.
@@ -121,7 +122,7 @@ pub enum LedgerError {
     },
 }
 
-/// The ledger of one actor, being written.
+/// Writes the ledger of an actor.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
@@ -129,8 +130,8 @@ pub struct Writer {
     actor: Actor,
     position: u64,
     sequence: u64,
-    /// Whether the operation under way has a record: one that writes nothing has none.
-    noted: bool,
+    /// Whether the operation in flight has a record: an operation without writes has none.
+    has_intent: bool,
 }
 
 impl Writer {
@@ -139,7 +140,7 @@ impl Writer {
         let path = folder.join(format!("{}-{}.ledger", actor.member, actor.thread));
         let file = OpenOptions::new().append(true).create_new(true).open(&path);
         let file = file.map_err(|source| LedgerError::Io { path: path.clone(), source })?;
-        let mut writer = Self { file, path, actor, position: 0, sequence: 0, noted: false };
+        let mut writer = Self { file, path, actor, position: 0, sequence: 0, has_intent: false };
         let mut record = Record::new(START);
         record.set_u64(8, seed);
         record.set_u32(16, actor.member);
@@ -148,20 +149,20 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Notes the writes of an operation that is about to be called. Reads are passed over.
+    /// Records the writes of an operation before it is called. Reads are skipped.
     pub fn intent(
         &mut self,
         now_ns: u64,
-        kind: Kind,
+        kind: CallKind,
         accesses: &[Access],
     ) -> Result<(), LedgerError> {
         let mut records = Vec::new();
         for access in accesses {
             let (change, content) = match (access.mode, access.value) {
-                (Mode::Ask | Mode::Read, _) => continue,
-                (Mode::Write, Some(value)) => (WRITE, value.identity),
-                (Mode::Write, None) => (DELETE, 0),
-                (Mode::Add { delta }, _) => (ADD, delta as u64),
+                (AccessMode::Ask | AccessMode::Read, _) => continue,
+                (AccessMode::Write, Some(value)) => (WRITE, value.identity),
+                (AccessMode::Write, None) => (DELETE, 0),
+                (AccessMode::Add { delta }, _) => (ADD, delta as u64),
             };
             let key = access.key.bytes();
             if key.len() > KEY_BYTES_MAX {
@@ -177,12 +178,12 @@ impl Writer {
             record.bytes[KEY_AT..KEY_AT + key.len()].copy_from_slice(key);
             records.push(record);
         }
-        self.noted = !records.is_empty();
-        if self.noted { self.append(records) } else { Ok(()) }
+        self.has_intent = !records.is_empty();
+        if self.has_intent { self.append(records) } else { Ok(()) }
     }
 
-    /// Notes that the operation was acknowledged, with the version it made if the store told one. The
-    /// version belongs to the last key of the intent.
+    /// Records that the operation was acknowledged, with the version it made if the store returned
+    /// it. The version belongs to the last key of the intent.
     pub fn acknowledge(
         &mut self,
         now_ns: u64,
@@ -191,15 +192,15 @@ impl Writer {
         self.end(ACKNOWLEDGED, now_ns, version)
     }
 
-    /// Notes that the operation failed in a way that promises that it did nothing.
+    /// Records that the operation failed in a way that promises that it had no effect.
     pub fn fail(&mut self, now_ns: u64) -> Result<(), LedgerError> {
         self.end(FAILED, now_ns, None)
     }
 
-    /// Goes on to the next operation, whose predecessor ended with unknown outcome.
+    /// Goes on to the next operation after an operation of unknown outcome.
     pub fn abandon(&mut self) {
         self.sequence += 1;
-        self.noted = false;
+        self.has_intent = false;
     }
 
     fn end(&mut self, tag: u8, now_ns: u64, version: Option<Version>) -> Result<(), LedgerError> {
@@ -212,7 +213,7 @@ impl Writer {
             record.bytes[44] = 1;
         }
         self.sequence += 1;
-        if std::mem::take(&mut self.noted) { self.append(vec![record]) } else { Ok(()) }
+        if std::mem::take(&mut self.has_intent) { self.append(vec![record]) } else { Ok(()) }
     }
 
     fn append(&mut self, mut records: Vec<Record>) -> Result<(), LedgerError> {
@@ -222,7 +223,8 @@ impl Writer {
             self.position += 1;
             bytes.extend_from_slice(&record.bytes);
         }
-        // One write call, and no second one for a rest: a record is in the file wholly or is its torn tail.
+        // A single write call, which is not repeated for a rest: a record is whole in the file, or
+        // its torn tail.
         match self.file.write(&bytes) {
             Ok(written) if written == bytes.len() => Ok(()),
             Ok(_) => {
@@ -235,25 +237,25 @@ impl Writer {
     }
 }
 
-/// The ledger of one actor, read back.
+/// The ledger of an actor, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// Whose it is, and of which seed; none if the writer died before it could say.
+    /// The actor and the seed; none if the writer died before it could record them.
     pub origin: Option<(Actor, u64)>,
-    /// The operations, whose accesses are their writes.
+    /// The operations. Their accesses are their writes.
     pub operations: Vec<Operation>,
-    /// How many bytes at the end are no whole record: the writer died while it wrote.
+    /// How many bytes at the end are not a whole record: the writer died while it wrote.
     pub torn_tail_bytes: usize,
 }
 
-/// Reads the ledger of one actor.
+/// Reads the ledger of an actor.
 pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
     let bytes =
         fs::read(path).map_err(|source| LedgerError::Io { path: path.to_path_buf(), source })?;
     parse(path, &bytes)
 }
 
-/// Reads all files `*.ledger` in this folder and merges them into one history of writes.
+/// Reads all files `*.ledger` in this folder and merges them into a history of writes.
 pub fn read_all(folder: &Path) -> Result<History, LedgerError> {
     let failed = |source| LedgerError::Io { path: folder.to_path_buf(), source };
     let mut paths = Vec::new();
@@ -316,13 +318,14 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Ledger, LedgerError> {
             }
             return Err(corrupt(position, "its checksum does not fit"));
         }
-        note(&mut ledger.operations, actor, &record).map_err(|reason| corrupt(position, reason))?;
+        add_record(&mut ledger.operations, actor, &record)
+            .map_err(|reason| corrupt(position, reason))?;
     }
     Ok(ledger)
 }
 
-/// Takes one record into the operations read so far.
-fn note(
+/// Adds a record to the operations read so far.
+fn add_record(
     operations: &mut Vec<Operation>,
     actor: Actor,
     record: &Record,
@@ -371,11 +374,11 @@ fn note(
     Ok(())
 }
 
-fn kind_code(kind: Kind) -> u8 {
+fn kind_code(kind: CallKind) -> u8 {
     KIND_NAMES.iter().position(|(known, _)| *known == kind).unwrap_or(0) as u8
 }
 
-/// The bytes of one record.
+/// The bytes of a record.
 struct Record {
     bytes: [u8; RECORD_BYTES],
 }
@@ -404,8 +407,8 @@ impl Record {
         u32::from_le_bytes(std::array::from_fn(|index| self.bytes[at + index]))
     }
 
-    /// Actor and position go into the checksum, so that a record of another file, or one that moved, does
-    /// not pass for one of this place.
+    /// The checksum covers actor and position, so that a record of another file, or a moved record,
+    /// is detected.
     fn checksum(&self, actor: Actor, position: u64) -> u64 {
         let place = u64::from(actor.member) << 32 | u64::from(actor.thread);
         value::hash(value::scramble(place) ^ position, &self.bytes[..CHECKSUM_AT])
@@ -441,17 +444,17 @@ mod tests {
         let mut writer = Writer::create(folder, Actor::new(3, 1), 42).unwrap();
         let put = [Access::write("a", Value::new(7))];
         let both = [Access::ask("x"), Access::write("a", Value::new(8)), Access::delete("b")];
-        writer.intent(10, Kind::Put, &put).unwrap();
+        writer.intent(10, CallKind::Put, &put).unwrap();
         writer.acknowledge(20, Some(Version::new(1, 3))).unwrap();
-        writer.intent(30, Kind::Transaction, &both).unwrap();
+        writer.intent(30, CallKind::Transaction, &both).unwrap();
         writer.acknowledge(40, None).unwrap();
-        writer.intent(50, Kind::Add, &[Access::add("n", -2)]).unwrap();
+        writer.intent(50, CallKind::Add, &[Access::add("n", -2)]).unwrap();
         writer.fail(60).unwrap();
-        writer.intent(70, Kind::Put, &put).unwrap();
+        writer.intent(70, CallKind::Put, &put).unwrap();
         writer.abandon();
-        writer.intent(75, Kind::Get, &[Access::ask("a")]).unwrap();
+        writer.intent(75, CallKind::Get, &[Access::ask("a")]).unwrap();
         writer.acknowledge(76, None).unwrap();
-        writer.intent(80, Kind::Delete, &[Access::delete("a")]).unwrap();
+        writer.intent(80, CallKind::Delete, &[Access::delete("a")]).unwrap();
         writer.acknowledge(90, None).unwrap();
         let path = writer.path.clone();
         let bytes = fs::read(&path).unwrap();
@@ -459,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_records_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let (path, bytes) = sample(folder.path());
         let ledger = read(&path).unwrap();
@@ -500,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_noticed_and_named() {
+    fn every_flipped_byte_is_detected_and_located() {
         let folder = tempfile::tempdir().unwrap();
         let (path, bytes) = sample(folder.path());
         for at in 0..bytes.len() {
@@ -529,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_dropped_and_foreign_records_are_noticed() {
+    fn moved_dropped_and_foreign_records_are_detected() {
         let folder = tempfile::tempdir().unwrap();
         let (path, bytes) = sample(folder.path());
         let mut dropped = bytes.clone();
@@ -542,16 +545,16 @@ mod tests {
     }
 
     #[test]
-    fn misuse_has_a_name() {
+    fn misuse_is_an_error_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = Writer::create(folder.path(), Actor::new(0, 0), 1).unwrap();
         let error = Writer::create(folder.path(), Actor::new(0, 0), 1).unwrap_err();
         assert!(matches!(error, LedgerError::Io { .. }), "a ledger is never overwritten");
         let long = [Access::write(Key::from(vec![b'k'; 41]), Value::new(1))];
-        let error = writer.intent(1, Kind::Put, &long).unwrap_err();
+        let error = writer.intent(1, CallKind::Put, &long).unwrap_err();
         assert!(matches!(error, LedgerError::KeyTooLong { length: 41 }));
         let longest = [Access::write(Key::from(vec![b'k'; 40]), Value::new(1))];
-        writer.intent(1, Kind::Put, &longest).unwrap();
+        writer.intent(1, CallKind::Put, &longest).unwrap();
         Writer::create(folder.path(), Actor::new(1, 0), 2).unwrap();
         assert!(matches!(
             read_all(folder.path()),

@@ -1,66 +1,70 @@
-//! Was anything that is lost ever answered, and does what was given up start anew?
+//! Was a lost key ever answered, and does a key begin anew once its loss is accepted?
 //!
-//! When more members die than the store has copies, it says of some keys that they are lost, until somebody accepts that;
-//! from then on they are absent, or what was put since. So each acceptance begins a new *life* of a key. This module takes
-//! a history apart accordingly: the accesses of each life become those of a key of its own (`k`, `k@1`, `k@2`), which the
-//! other checkers judge like any key: it is absent at its beginning, and nothing of a former life may come up in it. How a
-//! life ended before it was lost is not known to anyone, so nothing is read of its end.
+//! When more members die than the store has replicas, the store reports some keys as lost until the
+//! program accepts the loss. From then on such a key is absent, or has a value put since. So each
+//! acceptance begins a new *life* of a key. This module takes a history apart accordingly: the
+//! accesses of each life become accesses to a key of its own (`k`, `k@1`, `k@2`), which the other
+//! checkers judge like any key. It is absent at its beginning, and no value of an earlier life may
+//! appear in it. The state of a key just before its loss is unknown, so no final read of a lost
+//! life is judged.
 //!
-//! An operation that was under way while the loss was accepted may belong to either life. Its reads are passed over, and
-//! its writes may have happened in either or in none.
+//! An operation that was in flight while the loss was accepted may belong to either life. Its reads
+//! are not judged, and its writes may have happened in either life or in none.
 //!
-//! What is judged here: once somebody was told that a key is lost, nobody else is given an answer before the acceptance begins.
+//! Judged here: once a call has reported a key as lost, no call returns an answer about it before
+//! the acceptance begins.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value};
 //! use outlast_check::loss::Loss;
 //! use outlast_check::report::{self, Run};
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
 //! let put = Access::write("a", Value::new(1));
-//! log.invoke(1, Kind::Put, vec![put.clone()]);
+//! log.invoke(1, CallKind::Put, vec![put.clone()]);
 //! log.returned(2, Outcome::Ok, vec![put]);
-//! log.invoke(50, Kind::Get, vec![Access::ask("a")]);
+//! log.invoke(50, CallKind::Get, vec![Access::ask("a")]);
 //! log.returned(51, Outcome::Ok, vec![Access::read("a")]);
 //! let mut run = Run::new(History::from_logs([log]).unwrap());
 //! assert!(!report::judge(&run).ok(), "the value is gone");
 //! let keys = ["a".into()].into();
-//! run.losses = vec![Loss { keys, told_ns: 20, begin_ns: Some(30), end_ns: Some(40), ..Loss::default() }];
+//! let (begin_ns, end_ns) = (Some(30), Some(40));
+//! run.losses = vec![Loss { keys, told_ns: 20, begin_ns, end_ns, ..Loss::default() }];
 //! assert!(report::judge(&run).ok(), "its loss was told and accepted");
 //! run.losses[0].begin_ns = Some(60);
 //! assert!(!report::judge(&run).ok(), "an answer before the acceptance");
 //! ```
 
 use crate::durability::{Final, Observation};
-use crate::history::{Access, History, Key, Mode, Operation, Outcome};
+use crate::history::{Access, AccessMode, History, Key, Operation, Outcome};
 use crate::violation::{Violation, ViolationKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was lost together, and when.
+/// Keys that were lost together, and when.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
     /// The keys that are lost.
     pub keys: BTreeSet<Key>,
-    /// Keys that are there, and were locked by a transaction of which the record is lost: whether it had happened nobody
-    /// knows. They are judged by nothing.
+    /// Keys of other partitions that a transaction has locked whose record is lost. It is unknown
+    /// whether the transaction happened, so these keys are not judged.
     pub locked: BTreeSet<Key>,
-    /// When somebody had been told of all of them.
+    /// When all these keys had been reported as lost.
     pub told_ns: u64,
-    /// When somebody began to accept it, if anybody did.
+    /// When the acceptance began, if it did.
     pub begin_ns: Option<u64>,
-    /// When it was known to be accepted.
+    /// When the acceptance was known to be complete.
     pub end_ns: Option<u64>,
 }
 
-/// When the life of a key ended.
+/// The end of a life of a key.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct LifeEnd {
     told_ns: u64,
     begin_ns: u64,
     end_ns: u64,
 }
 
-/// The name of a key in one of its lives.
+/// The name of a key in a life.
 fn in_life(key: &Key, life: usize) -> Key {
     if life == 0 {
         return key.clone();
@@ -70,7 +74,8 @@ fn in_life(key: &Key, life: usize) -> Key {
     Key::from(name)
 }
 
-/// The history and what was observed with the lives of each key taken apart, and what is wrong with the answers.
+/// Takes the lives of each key apart in the history and in the observation. Also returns the
+/// answers about lost keys.
 pub(crate) fn take_apart(
     history: &History,
     observation: &Observation,
@@ -79,12 +84,12 @@ pub(crate) fn take_apart(
     if losses.is_empty() {
         return (history.clone(), observation.clone(), Vec::new());
     }
-    let mut ends: BTreeMap<Key, Vec<End>> = BTreeMap::new();
+    let mut ends: BTreeMap<Key, Vec<LifeEnd>> = BTreeMap::new();
     let mut locked = BTreeSet::new();
     for loss in losses {
         locked.extend(loss.locked.iter().cloned());
         for key in &loss.keys {
-            ends.entry(key.clone()).or_default().push(End {
+            ends.entry(key.clone()).or_default().push(LifeEnd {
                 told_ns: loss.told_ns,
                 begin_ns: loss.begin_ns.unwrap_or(u64::MAX),
                 end_ns: loss.end_ns.unwrap_or(u64::MAX),
@@ -99,7 +104,7 @@ pub(crate) fn take_apart(
         violations.extend(answered(&operation, &ends));
         split(operation, &ends, &mut operations);
     }
-    let history = History::new(operations).expect("the same calls under other names are a history");
+    let history = History::new(operations).expect("renaming keys keeps a history valid");
     let mut observation = observation.clone();
     for (key, ends) in &ends {
         observation.unread.extend((0..ends.len()).map(|life| in_life(key, life)));
@@ -117,25 +122,30 @@ pub(crate) fn take_apart(
     (history, observation, violations)
 }
 
-/// An answer about a key that somebody had been told to be lost.
-fn answered(operation: &Operation, ends: &BTreeMap<Key, Vec<End>>) -> Option<Violation> {
+/// An answer about a key that had been reported as lost.
+fn answered(operation: &Operation, ends: &BTreeMap<Key, Vec<LifeEnd>>) -> Option<Violation> {
     if operation.outcome != Outcome::Ok {
         return None;
     }
     let return_ns = operation.return_ns?;
     let lost = operation.accesses.iter().find(|access| {
-        let is_within = |end: &End| operation.invoke_ns > end.told_ns && return_ns < end.begin_ns;
-        access.mode != Mode::Ask && ends.get(&access.key).into_iter().flatten().any(is_within)
+        let is_within =
+            |end: &LifeEnd| operation.invoke_ns > end.told_ns && return_ns < end.begin_ns;
+        access.mode != AccessMode::Ask && ends.get(&access.key).into_iter().flatten().any(is_within)
     })?;
-    let explanation =
-        format!("{} was answered after somebody had been told that it is lost", lost.key);
+    let explanation = format!("{} was answered after it had been reported as lost", lost.key);
     let shown = vec![operation.clone()];
     Some(Violation::new(ViolationKind::LostAnswered, Some(&lost.key), explanation, shown))
 }
 
-/// Gives the accesses of an operation the names of the lives that they belong to. One that may belong to several lives
-/// becomes several, of unknown outcome, by actors of their own: which of them happened nobody knows.
-fn split(operation: Operation, ends: &BTreeMap<Key, Vec<End>>, operations: &mut Vec<Operation>) {
+/// Renames the accesses of an operation to the lives that they belong to. An operation that may
+/// belong to several lives becomes several operations of unknown outcome, each by an actor of its
+/// own: it is unknown in which life it happened.
+fn split(
+    operation: Operation,
+    ends: &BTreeMap<Key, Vec<LifeEnd>>,
+    operations: &mut Vec<Operation>,
+) {
     let (invoke_ns, return_ns) = (operation.invoke_ns, operation.return_ns.unwrap_or(u64::MAX));
     let lives = |access: &Access| {
         let ends = ends.get(&access.key).map_or(&[][..], Vec::as_slice);
@@ -144,7 +154,7 @@ fn split(operation: Operation, ends: &BTreeMap<Key, Vec<End>>, operations: &mut 
     };
     let last = operation.accesses.iter().map(|access| lives(access).1).max().unwrap_or(0);
     let is_ambiguous = operation.accesses.iter().any(|access| lives(access).0 != lives(access).1);
-    // The place of an access in its lives: those with one life are in the first operation alone.
+    // Accesses with a single life are in the first operation alone.
     for later in 0..=if is_ambiguous { last } else { 0 } {
         let mut part = operation.clone();
         part.actor.thread += (later as u32) << 16;
@@ -155,7 +165,7 @@ fn split(operation: Operation, ends: &BTreeMap<Key, Vec<End>>, operations: &mut 
         if is_ambiguous && operation.outcome != Outcome::Failed {
             part.outcome = Outcome::Unknown;
             part.accesses.retain(Access::changes);
-            // Which life the version is of is not known, either.
+            // The life that the version belongs to is unknown as well.
             part.accesses.iter_mut().for_each(|access| access.version = None);
         }
         if later == 0 || !part.accesses.is_empty() {

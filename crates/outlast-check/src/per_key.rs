@@ -1,12 +1,13 @@
-//! The history of each key taken apart, with every read traced to the write it saw.
+//! The history of each key by itself, with every read traced to the write that it saw.
 //!
-//! All checkers start here. A transaction contributes to each key that it touches one step: what it saw of
-//! the key before it wrote, and what it left there. Where a write was not told its version (its outcome is
-//! unknown, or the call does not say), the version is learned from a read that saw its value.
+//! All checkers start here. A transaction contributes a step to each key that it touches: what it
+//! saw of the key before it wrote, and what it left there. If a write was not told its version (its
+//! outcome is unknown, or the call does not return it), the version is learned from a read of its
+//! value.
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::history::{Actor, History, Key, Mode, Operation, Outcome, Version};
+use crate::history::{AccessMode, Actor, History, Key, Operation, Outcome, Version};
 use crate::violation::{Violation, ViolationKind};
 
 /// What a read saw.
@@ -19,41 +20,41 @@ pub(crate) struct Observed {
 
 /// Which write a read saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// None: the key had never been written.
+pub(crate) enum ReadSource {
+    /// The initial state: the key had never been written.
     Initial,
     /// The write of this step.
     Step(usize),
-    /// One that wrote the version that was read, but several could have.
+    /// A write of the version that was read; several writes may have made it.
     SomeVersion,
-    /// One of several; not even the version is known.
+    /// A write that is ambiguous; the version is unknown as well.
     Ambiguous,
-    /// No write at all.
+    /// No write.
     Nothing,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
+pub(crate) struct KeyRead {
     pub(crate) observed: Observed,
-    pub(crate) source: Source,
+    pub(crate) source: ReadSource,
 }
 
 /// What a write leaves under the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Change {
-    /// This value, or nothing.
+    /// This value, or none.
     Set(Option<u64>),
-    /// The number that was there plus this; the sum, if known.
+    /// The previous number plus this; the sum, if known.
     Add { delta: i64, sum: Option<i64> },
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Write {
+pub(crate) struct KeyWrite {
     pub(crate) change: Change,
     pub(crate) version: Option<Version>,
 }
 
-impl Write {
+impl KeyWrite {
     /// The value that it left, if known.
     fn value(&self) -> Option<Option<u64>> {
         match self.change {
@@ -67,54 +68,54 @@ impl Write {
     }
 }
 
-/// What one operation did to one key.
+/// What an operation did to a key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct KeyStep {
     /// The operation, as an index into the history.
     pub(crate) operation: usize,
-    /// Its outcome is [`Outcome::Ok`]; otherwise it is unknown.
+    /// Whether its outcome is [`Outcome::Ok`]; otherwise it is unknown.
     pub(crate) acknowledged: bool,
-    pub(crate) read: Option<Read>,
-    pub(crate) write: Option<Write>,
+    pub(crate) read: Option<KeyRead>,
+    pub(crate) write: Option<KeyWrite>,
 }
 
-/// All that was done to one key, ordered by invocation.
+/// The steps of a key, ordered by invocation.
 #[derive(Debug)]
 pub(crate) struct KeySteps {
     pub(crate) key: Key,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<KeyStep>,
 }
 
 impl KeySteps {
-    /// The version that a read saw, told or traced.
-    pub(crate) fn version_read(&self, read: &Read) -> Option<Version> {
+    /// The version that a read saw, if it was told or can be traced.
+    pub(crate) fn version_read(&self, read: &KeyRead) -> Option<Version> {
         read.observed.version.or(match read.source {
-            Source::Initial => Some(Version::INITIAL),
-            Source::Step(step) => self.steps[step].write.and_then(|write| write.version),
+            ReadSource::Initial => Some(Version::INITIAL),
+            ReadSource::Step(step) => self.steps[step].write.and_then(|write| write.version),
             _ => None,
         })
     }
 }
 
-/// The keys of a history, and what is wrong with it already at this stage.
+/// The keys of a history, and the violations that are found on the way.
 #[derive(Debug)]
 pub(crate) struct Split {
     pub(crate) keys: Vec<KeySteps>,
     pub(crate) violations: Vec<Violation>,
 }
 
-/// What failed operations were about to write: value to operation.
+/// The values of failed operations, with the index of the operation.
 type Aborted = HashMap<u64, usize>;
 
 pub(crate) fn split(history: &History) -> Split {
     let operations = history.operations();
     let mut violations = Vec::new();
-    let mut keys: BTreeMap<Key, (Vec<Step>, Aborted)> = BTreeMap::new();
+    let mut keys: BTreeMap<Key, (Vec<KeyStep>, Aborted)> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
         for access in &operation.accesses {
-            if access.mode == Mode::Read && access.value.is_some_and(|value| value.torn) {
+            if access.mode == AccessMode::Read && access.value.is_some_and(|value| value.torn) {
                 let explanation = format!(
-                    "a read of {} returned bytes that nobody wrote as one value",
+                    "a read of {} returned bytes that no operation wrote as a whole value",
                     access.key
                 );
                 let shown = vec![operation.clone()];
@@ -128,7 +129,7 @@ pub(crate) fn split(history: &History) -> Split {
         }
         if operation.outcome == Outcome::Failed {
             for access in &operation.accesses {
-                if let (Mode::Write, Some(value)) = (access.mode, access.value) {
+                if let (AccessMode::Write, Some(value)) = (access.mode, access.value) {
                     keys.entry(access.key.clone()).or_default().1.insert(value.identity, index);
                 }
             }
@@ -150,24 +151,24 @@ pub(crate) fn split(history: &History) -> Split {
     Split { keys, violations }
 }
 
-/// One step for each key that the operation touched.
+/// A step for each key that the operation touched.
 fn steps_of(
     index: usize,
     operation: &Operation,
     violations: &mut Vec<Violation>,
-) -> Vec<(Key, Step)> {
+) -> Vec<(Key, KeyStep)> {
     let acknowledged = operation.outcome == Outcome::Ok;
-    let mut steps: Vec<(Key, Step)> = Vec::with_capacity(operation.accesses.len());
+    let mut steps: Vec<(Key, KeyStep)> = Vec::with_capacity(operation.accesses.len());
     for access in &operation.accesses {
-        if access.mode == Mode::Ask
-            || access.mode == Mode::Read && access.value.is_some_and(|value| value.torn)
+        if access.mode == AccessMode::Ask
+            || access.mode == AccessMode::Read && access.value.is_some_and(|value| value.torn)
         {
             continue;
         }
         let place = steps.iter().position(|(key, _)| *key == access.key).unwrap_or_else(|| {
             steps.push((
                 access.key.clone(),
-                Step { operation: index, acknowledged, read: None, write: None },
+                KeyStep { operation: index, acknowledged, read: None, write: None },
             ));
             steps.len() - 1
         });
@@ -175,14 +176,14 @@ fn steps_of(
         let version = access.version;
         let value = access.value.map(|value| value.identity);
         match access.mode {
-            Mode::Ask => {}
-            Mode::Read => {
+            AccessMode::Ask => {}
+            AccessMode::Read => {
                 let observed = Observed { version, value };
                 let contradiction = match (&step.write, &step.read) {
                     (Some(write), _) => write.value().is_some_and(|written| written != value),
                     (None, Some(read)) => !agree(read.observed, observed),
                     (None, None) => {
-                        step.read = Some(Read { observed, source: Source::Ambiguous });
+                        step.read = Some(KeyRead { observed, source: ReadSource::Ambiguous });
                         false
                     }
                 };
@@ -194,8 +195,10 @@ fn steps_of(
                     violations.push(Violation::new(kind, Some(&access.key), explanation, shown));
                 }
             }
-            Mode::Write => step.write = Some(Write { change: Change::Set(value), version }),
-            Mode::Add { delta } => {
+            AccessMode::Write => {
+                step.write = Some(KeyWrite { change: Change::Set(value), version })
+            }
+            AccessMode::Add { delta } => {
                 let sum = value.map(|sum| sum as i64);
                 let change = match step.write.map(|write| write.change) {
                     None => Change::Add { delta, sum },
@@ -206,14 +209,14 @@ fn steps_of(
                         Change::Add { delta: before.wrapping_add(delta), sum }
                     }
                 };
-                step.write = Some(Write { change, version });
+                step.write = Some(KeyWrite { change, version });
             }
         }
     }
     steps
 }
 
-/// Whether two reads can have seen the same state.
+/// Whether two reads may have seen the same state.
 fn agree(first: Observed, second: Observed) -> bool {
     let versions_agree = match (first.version, second.version) {
         (Some(first), Some(second)) => first == second,
@@ -222,7 +225,8 @@ fn agree(first: Observed, second: Observed) -> bool {
     versions_agree && first.value == second.value
 }
 
-/// Finds the source of every read of a key, and the versions of writes that were not told theirs.
+/// Finds the source of every read of a key, and the versions of writes that were not told their
+/// version.
 fn trace(
     mut key_steps: KeySteps,
     aborted: &Aborted,
@@ -237,7 +241,7 @@ fn trace(
     let mut by_version: HashMap<Version, usize> = HashMap::new();
     let mut by_value: HashMap<Option<u64>, Vec<usize>> = HashMap::new();
     let mut values_seen: HashMap<Version, (Option<u64>, usize)> = HashMap::new();
-    // An addition whose sum nobody was told may have left any number.
+    // An addition without a known sum may have left any number.
     let mut silent_addition = false;
     for (index, step) in steps.iter().enumerate() {
         let Some(write) = step.write else { continue };
@@ -253,13 +257,14 @@ fn trace(
         }
     }
     let deleted = by_value.contains_key(&None);
-    // The acknowledged reads come first: what an operation of unknown outcome saw binds nobody.
+    // The acknowledged reads come first: the reads of an operation of unknown outcome are not
+    // binding.
     for acknowledged in [true, false] {
         for index in 0..steps.len() {
             if steps[index].acknowledged != acknowledged {
                 continue;
             }
-            let Some(Read { observed, .. }) = steps[index].read else { continue };
+            let Some(KeyRead { observed, .. }) = steps[index].read else { continue };
             let reader = steps[index].operation;
             let mut complain = |kind, explanation, shown: &[usize]| {
                 if acknowledged {
@@ -276,12 +281,12 @@ fn trace(
             }
             let candidates = by_value.get(&observed.value).map_or(&[][..], Vec::as_slice);
             let source = match (observed.version, observed.value) {
-                (None | Some(Version::INITIAL), None) if !deleted => Source::Initial,
-                (Some(Version::INITIAL), None) => Source::Initial,
-                (None, None) => Source::Ambiguous,
-                (None, Some(_)) if candidates.len() > 1 => Source::Ambiguous,
+                (None | Some(Version::INITIAL), None) if !deleted => ReadSource::Initial,
+                (Some(Version::INITIAL), None) => ReadSource::Initial,
+                (None, None) => ReadSource::Ambiguous,
+                (None, Some(_)) if candidates.len() > 1 => ReadSource::Ambiguous,
                 (None, Some(_)) if candidates.len() == 1 && !silent_addition => {
-                    Source::Step(candidates[0])
+                    ReadSource::Step(candidates[0])
                 }
                 (Some(version), _) if by_version.contains_key(&version) => {
                     let writer = by_version[&version];
@@ -290,16 +295,15 @@ fn trace(
                         .and_then(|write| write.value())
                         .is_some_and(|v| v != observed.value)
                     {
-                        let explanation = format!(
-                            "version {version} of {key} was read with a value other than the one written"
-                        );
+                        let explanation =
+                            format!("version {version} of {key} was read with another value");
                         complain(
                             ViolationKind::TwoValues,
                             explanation,
                             &[steps[writer].operation, reader],
                         );
                     }
-                    Source::Step(writer)
+                    ReadSource::Step(writer)
                 }
                 (Some(version), value)
                     if !candidates.is_empty() && (value.is_none() || !silent_addition) =>
@@ -314,59 +318,61 @@ fn trace(
                                 write.version = Some(version);
                                 by_version.insert(version, writer);
                             }
-                            Source::Step(writer)
+                            ReadSource::Step(writer)
                         }
-                        (Some(_), Some(_)) => Source::SomeVersion,
+                        (Some(_), Some(_)) => ReadSource::SomeVersion,
                         (None, _) => {
                             let explanation = format!(
-                                "what was written to {key} under another version was read as version {version}"
+                                "a value of {key} with another version was read as {version}"
                             );
                             let writer = steps[candidates[0]].operation;
                             complain(ViolationKind::TwoVersions, explanation, &[writer, reader]);
-                            Source::Nothing
+                            ReadSource::Nothing
                         }
                     }
                 }
                 (version, Some(_)) if silent_addition => {
                     if version.is_some() {
-                        Source::SomeVersion
+                        ReadSource::SomeVersion
                     } else {
-                        Source::Ambiguous
+                        ReadSource::Ambiguous
                     }
                 }
                 (_, value) => {
                     match value.and_then(|value| aborted.get(&value)) {
                         Some(&writer) => {
                             let explanation =
-                                format!("a read of {key} returned what a failed operation wrote");
+                                format!("a read of {key} returned the value of a failed operation");
                             complain(ViolationKind::ReadOfAborted, explanation, &[writer, reader]);
                         }
                         None => {
-                            let explanation = format!("a read of {key} returned what nobody wrote");
+                            let explanation =
+                                format!("a read of {key} returned a value that no operation wrote");
                             complain(ViolationKind::NeverWritten, explanation, &[reader]);
                         }
                     }
-                    Source::Nothing
+                    ReadSource::Nothing
                 }
             };
-            let source = if source == Source::Step(index) {
+            let source = if source == ReadSource::Step(index) {
                 let explanation =
-                    format!("an operation read of {key} what it had yet to write itself");
+                    format!("an operation read a value of {key} that it wrote itself only later");
                 complain(ViolationKind::NeverWritten, explanation, &[reader]);
-                Source::Nothing
+                ReadSource::Nothing
             } else {
                 source
             };
-            steps[index].read = Some(Read { observed, source });
+            steps[index].read = Some(KeyRead { observed, source });
         }
     }
     key_steps
 }
 
-/// Finds actors before whose eyes the key went back.
+/// Finds actors that saw the key go back to an older version.
 fn find_backwards(key_steps: &KeySteps, operations: &[Operation], violations: &mut Vec<Violation>) {
     let mut latest: HashMap<Actor, (Version, usize)> = HashMap::new();
-    let mut ordered: Vec<&Step> = key_steps.steps.iter().filter(|step| step.acknowledged).collect();
+    let mut ordered: Vec<&KeyStep> =
+        key_steps.steps.iter().filter(|step| step.acknowledged).collect();
     ordered.sort_by_key(|step| operations[step.operation].sequence);
     for step in ordered {
         let read = step.read.as_ref().and_then(|read| key_steps.version_read(read));

@@ -1,12 +1,12 @@
-//! All checkers at once, as the counts of the `outlast chaos` report.
+//! All checkers together, as the counts of the `outlast chaos` report.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value, Version};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value, Version};
 //! use outlast_check::report::{self, Run};
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
 //! let put = Access::write("a", Value::new(1)).at(Version::new(1, 0));
-//! log.invoke(1, Kind::Put, vec![put.clone()]);
+//! log.invoke(1, CallKind::Put, vec![put.clone()]);
 //! log.returned(2, Outcome::Ok, vec![put]);
 //! let report = report::judge(&Run::new(History::from_logs([log]).unwrap()));
 //! assert!(report.ok());
@@ -25,9 +25,9 @@ use std::collections::BTreeSet;
 pub struct Run {
     /// What the actors did.
     pub history: History,
-    /// What else is known.
+    /// What else is known about the run.
     pub observation: Observation,
-    /// What was lost on the way, as far as the store has said so.
+    /// The losses during the run, as far as the store has reported them.
     pub losses: Vec<Loss>,
 }
 
@@ -42,30 +42,31 @@ impl Run {
     }
 }
 
-/// The counts and what they are based on.
+/// The counts, and the violations behind them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations that wrote and were acknowledged.
     pub acked: u64,
-    /// Acknowledged writes that are missing, or superseded by older ones, at the end.
+    /// Acknowledged writes that are missing at the end, or superseded by older writes.
     pub lost: u64,
-    /// Keys whose loss the store admits, at the end or on the way; see [`crate::loss`].
+    /// Keys that the store reports as lost, at the end or during the run; see [`crate::loss`].
     pub data_lost: u64,
     /// Reads of mixes or fragments.
     pub torn: u64,
     /// Reads older than a write acknowledged before they began.
     pub stale: u64,
-    /// Calls that did not come back in time.
+    /// Calls that did not return in time.
     pub hung: u64,
-    /// Keys that are not linearizable, cycles over several keys, and other faults of versions and values.
-    /// An undecided key counts too: it is no pass; and so does an answer about what is lost.
+    /// Keys that are not linearizable, cycles over several keys, and other faults of versions and
+    /// values. An undecided key counts, because it did not pass, and so does an answer about a lost
+    /// key.
     pub nonlinearizable: u64,
-    /// All that was found.
+    /// All violations.
     pub violations: Vec<Violation>,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether there is no violation.
     pub fn ok(&self) -> bool {
         self.lost == 0
             && self.torn == 0
@@ -88,7 +89,7 @@ pub fn judge(run: &Run) -> Report {
     let mut order: Vec<Violation> = registers.collect();
     order.extend(answered);
     order.extend(serializable::check_split(&split, operations));
-    // Torn values are counted under their own name.
+    // Torn values are counted as `torn`.
     order.retain(|violation| violation.kind != ViolationKind::Torn);
     let nonlinearizable = order.len() as u64;
     violations.extend(order);
@@ -104,7 +105,7 @@ pub fn judge(run: &Run) -> Report {
     }
 }
 
-/// The keys that were lost and are not lost at the end.
+/// How many keys were lost during the run and are not lost at the end.
 fn lost_on_the_way(run: &Run) -> u64 {
     let state = run.observation.end_state.as_ref();
     let is_lost_now =

@@ -1,24 +1,26 @@
-//! Values that are recomputed from the seed and recognised when they come back.
+//! Values that are recomputed from the seed and recognised when they are read.
 //!
-//! Every 8-byte word of a value carries, scrambled by seed, key and position, the sequence of the write
-//! that it belongs to and a check of 16 bits. So a reader that knows seed and key needs no copy of the
-//! value to tell whether it is intact, which write made it, and, if it is a mix, of which writes.
+//! Every 8-byte word of a value carries the sequence of the write it belongs to and a check of 16
+//! bits, scrambled by seed, key and position. A reader that knows seed and key needs no copy of the
+//! value: it can tell whether the value is intact, which write made it, and, if it is a mix, of
+//! which writes.
 //!
-//! A value shorter than one word carries no sequence. It cannot be torn at the granularity of a word
-//! either; where the sequence is known from elsewhere, [`matches()`] compares every byte.
+//! A value shorter than a word carries no sequence. It cannot be torn at the granularity of a word
+//! either. Where the sequence is known from elsewhere, [`matches()`] compares every byte.
 //!
 //! ```
 //! use outlast_check::history::Actor;
-//! use outlast_check::value::{self, Verdict};
+//! use outlast_check::value::{self, Integrity};
 //!
 //! let first = value::sequence(Actor::new(3, 0), 1);
 //! let second = value::sequence(Actor::new(5, 0), 1);
 //! let mut bytes = value::fill(42, b"ck/3", first, 100);
-//! assert_eq!(value::verify(42, b"ck/3", &bytes), Verdict::Intact { sequence: Some(first) });
+//! assert_eq!(value::verify(42, b"ck/3", &bytes), Integrity::Intact { sequence: Some(first) });
 //!
 //! // The second writer died after four words.
 //! bytes[..32].copy_from_slice(&value::fill(42, b"ck/3", second, 100)[..32]);
-//! let torn = Verdict::Torn { first_bad_offset: 32, sequences: vec![second, first], garbage_words: 0 };
+//! let sequences = vec![second, first];
+//! let torn = Integrity::Torn { first_bad_offset: 32, sequences, garbage_words: 0 };
 //! assert_eq!(value::verify(42, b"ck/3", &bytes), torn);
 //! ```
 
@@ -30,39 +32,40 @@ const MEMBER_BITS: u32 = 14;
 const THREAD_BITS: u32 = 6;
 const COUNT_BITS: u32 = SEQUENCE_BITS - MEMBER_BITS - THREAD_BITS;
 
-/// How many sequences a [`Verdict::Torn`] lists; a mix of more is no clearer for the rest of them.
+/// The most sequences that [`Integrity::Torn`] lists: a longer list would not be clearer.
 const SEQUENCES_LISTED: usize = 8;
 
-/// What the bytes of a value are.
+/// Whether the bytes of a value are intact.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// One whole value.
+pub enum Integrity {
+    /// A whole value.
     Intact {
-        /// The write it is from; none for a value too short to say.
+        /// The sequence of its write; none if the value is too short to carry it.
         sequence: Option<u64>,
     },
-    /// Some words of a value, and something else.
+    /// Some words of a value, and other bytes.
     Torn {
-        /// The first word that does not fit what comes before it.
+        /// The offset of the first word that does not fit the words before it.
         first_bad_offset: usize,
-        /// The writes whose words were found, in the order of their appearance (at most eight).
+        /// The sequences of the writes that words were found of, in the order of appearance (at
+        /// most eight).
         sequences: Vec<u64>,
-        /// How many words are from no write at all.
+        /// How many words belong to no write.
         garbage_words: usize,
     },
-    /// No word of it was written for this seed and key.
+    /// No word was written for this seed and key.
     Foreign,
 }
 
-impl Verdict {
+impl Integrity {
     /// Whether the value is anything but intact.
     pub fn is_bad(&self) -> bool {
-        !matches!(self, Verdict::Intact { .. })
+        !matches!(self, Integrity::Intact { .. })
     }
 }
 
-/// The sequence of the `count`-th write of an actor: unique in a run, and usable as the identity of the
-/// value in a history.
+/// The sequence of the `count`-th write of an actor. It is unique in a run, and serves as the
+/// identity of the value in a history.
 ///
 /// # Panics
 /// If the member is 2^14 or more, the thread 2^6 or more, or the count 2^28 or more.
@@ -80,7 +83,8 @@ pub fn fill(seed: u64, key: &[u8], sequence: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The same into a buffer, whose length is the length of the value.
+/// Fills a buffer, whose length is the length of the value, with the value that this write puts
+/// under this key.
 ///
 /// # Panics
 /// If the sequence is 2^48 or more.
@@ -102,10 +106,10 @@ pub fn matches(seed: u64, key: &[u8], sequence: u64, bytes: &[u8]) -> bool {
         .all(|(index, chunk)| chunk == &origin.word(sequence, index).to_le_bytes()[..chunk.len()])
 }
 
-/// Says what the bytes found under this key are.
-pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Verdict {
+/// Checks the bytes that were found under this key.
+pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Integrity {
     if bytes.len() < WORD {
-        return Verdict::Intact { sequence: None };
+        return Integrity::Intact { sequence: None };
     }
     let origin = Origin::new(seed, key, bytes.len());
     let (words, tail) = bytes.as_chunks::<WORD>();
@@ -130,21 +134,21 @@ pub fn verify(seed: u64, key: &[u8], bytes: &[u8]) -> Verdict {
             Some(_) => {}
         }
     }
-    let Some(&first) = sequences.first() else { return Verdict::Foreign };
+    let Some(&first) = sequences.first() else { return Integrity::Foreign };
     if first_bad_offset.is_none()
         && tail != &origin.word(first, words.len()).to_le_bytes()[..tail.len()]
     {
-        // The tail is too short to name its write.
+        // The tail is too short to carry a sequence.
         first_bad_offset = Some(words.len() * WORD);
         garbage_words += 1;
     }
     match first_bad_offset {
-        None => Verdict::Intact { sequence: Some(first) },
-        Some(first_bad_offset) => Verdict::Torn { first_bad_offset, sequences, garbage_words },
+        None => Integrity::Intact { sequence: Some(first) },
+        Some(first_bad_offset) => Integrity::Torn { first_bad_offset, sequences, garbage_words },
     }
 }
 
-/// What all words of a value have in common.
+/// What all words of a value depend on.
 struct Origin {
     base: u64,
     length: usize,
@@ -160,7 +164,8 @@ impl Origin {
     }
 
     fn check(&self, sequence: u64, index: usize) -> u64 {
-        // The first word vouches for the length too, so that a value cut at a word is not taken for whole.
+        // The check of the first word covers the length, so that a value cut at a word does not
+        // pass for whole.
         let place = if index == 0 { !(self.length as u64) } else { index as u64 };
         scramble(self.base ^ sequence ^ scramble(place)) >> SEQUENCE_BITS
     }
@@ -169,7 +174,7 @@ impl Origin {
         scramble((sequence | self.check(sequence, index) << SEQUENCE_BITS) ^ self.mask(index))
     }
 
-    /// The write that this word is from, if it is from one.
+    /// The sequence of the write that this word belongs to, if it belongs to a write.
     fn sequence_of(&self, word: u64, index: usize) -> Option<u64> {
         let plain = unscramble(word) ^ self.mask(index);
         let sequence = plain & ((1 << SEQUENCE_BITS) - 1);
@@ -190,7 +195,7 @@ fn unscramble(mut word: u64) -> u64 {
     word ^ word >> 30 ^ word >> 60
 }
 
-/// A hash that is the same for ever: seeds and ledgers depend on it.
+/// A hash that never changes: seeds and ledgers depend on it.
 pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let mut state = scramble(seed ^ 0x9e37_79b9_7f4a_7c15);
     for chunk in bytes.chunks(WORD) {
@@ -208,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn values_are_the_same_for_ever() {
+    fn values_never_change() {
         let bytes = fill(1, b"a", 2, 12);
         assert_eq!(bytes, [90, 170, 210, 191, 148, 164, 250, 133, 84, 124, 101, 104]);
     }
@@ -226,16 +231,16 @@ mod tests {
     #[test]
     fn other_keys_and_seeds_are_foreign() {
         let bytes = fill(7, b"key", 99, 64);
-        assert_eq!(verify(8, b"key", &bytes), Verdict::Foreign);
-        assert_eq!(verify(7, b"kez", &bytes), Verdict::Foreign);
-        assert_eq!(verify(7, b"key", &[0; 64]), Verdict::Foreign);
+        assert_eq!(verify(8, b"key", &bytes), Integrity::Foreign);
+        assert_eq!(verify(7, b"kez", &bytes), Integrity::Foreign);
+        assert_eq!(verify(7, b"key", &[0; 64]), Integrity::Foreign);
     }
 
     #[test]
     fn short_values_are_compared_by_their_sequence() {
         for length in 0..8 {
             let bytes = fill(7, b"key", 99, length);
-            assert_eq!(verify(7, b"key", &bytes), Verdict::Intact { sequence: None });
+            assert_eq!(verify(7, b"key", &bytes), Integrity::Intact { sequence: None });
             assert!(matches(7, b"key", 99, &bytes));
         }
         assert!(!matches(7, b"key", 98, &fill(7, b"key", 99, 7)));
@@ -258,23 +263,27 @@ mod tests {
             prop_assume!(first != second);
             let mut bytes = fill(seed, b"k", first, length);
             let other = fill(seed, b"k", second, length);
-            prop_assert_eq!(verify(seed, b"k", &bytes), Verdict::Intact { sequence: Some(first) });
+            let intact = Integrity::Intact { sequence: Some(first) };
+            prop_assert_eq!(verify(seed, b"k", &bytes), intact);
             let words = length / 8;
             for index in (0..words).filter(|&index| choice[index]) {
                 bytes[index * 8..index * 8 + 8].copy_from_slice(&other[index * 8..index * 8 + 8]);
             }
             let boundary = (1..words).find(|&index| choice[index] != choice[0]);
             match (boundary, verify(seed, b"k", &bytes)) {
-                (Some(boundary), Verdict::Torn { first_bad_offset, sequences, garbage_words }) => {
+                (
+                    Some(boundary),
+                    Integrity::Torn { first_bad_offset, sequences, garbage_words },
+                ) => {
                     prop_assert_eq!(first_bad_offset, boundary * 8);
                     prop_assert_eq!(sequences.len(), 2);
                     prop_assert_eq!(garbage_words, 0);
                 }
-                (None, Verdict::Torn { first_bad_offset, .. }) => {
+                (None, Integrity::Torn { first_bad_offset, .. }) => {
                     // All words are the second value's, but the tail is still the first's.
                     prop_assert!(choice[0] && first_bad_offset == words * 8);
                 }
-                (None, Verdict::Intact { sequence }) => {
+                (None, Integrity::Intact { sequence }) => {
                     prop_assert_eq!(sequence, Some(if choice[0] { second } else { first }));
                 }
                 (boundary, verdict) => prop_assert!(false, "{boundary:?} gave {verdict:?}"),
@@ -282,11 +291,15 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_byte_is_noticed(length in 8usize..200, at: prop::sample::Index, flip in 1u8..) {
+        fn a_flipped_byte_is_detected(
+            length in 8usize..200,
+            at: prop::sample::Index,
+            flip in 1u8..,
+        ) {
             let mut bytes = fill(3, b"k", 5, length);
             let at = at.index(length);
             bytes[at] ^= flip;
-            prop_assert_ne!(verify(3, b"k", &bytes), Verdict::Intact { sequence: Some(5) });
+            prop_assert_ne!(verify(3, b"k", &bytes), Integrity::Intact { sequence: Some(5) });
             prop_assert!(!matches(3, b"k", 5, &bytes));
         }
 

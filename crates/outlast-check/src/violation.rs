@@ -1,18 +1,18 @@
 //! What a checker found: a kind, a sentence, and the few operations that show it.
 //!
 //! ```
-//! use outlast_check::history::{Access, Actor, History, Kind, Log, Outcome, Value};
+//! use outlast_check::history::{Access, Actor, History, CallKind, Log, Outcome, Value};
 //! use outlast_check::serializable;
 //! use outlast_check::violation::ViolationKind;
 //!
 //! let mut log = Log::new(Actor::new(0, 0));
-//! log.invoke(1, Kind::Get, vec![Access::ask("a")]);
+//! log.invoke(1, CallKind::Get, vec![Access::ask("a")]);
 //! log.returned(2, Outcome::Ok, vec![Access::read("a").saw(Value::torn(5))]);
 //! let violations = serializable::check(&History::from_logs([log]).unwrap());
 //! assert_eq!(violations[0].kind, ViolationKind::Torn);
 //! assert_eq!(
 //!     violations[0].to_string(),
-//!     "torn: a read of a returned bytes that nobody wrote as one value\n  \
+//!     "torn: a read of a returned bytes that no operation wrote as a whole value\n  \
 //!      (0) 0/0 #0 [1..2] get: read a =5! -> ok\n"
 //! );
 //! ```
@@ -25,7 +25,7 @@ use crate::history::{Key, Operation, Version};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ViolationKind {
-    /// No order of the operations on one key explains their results.
+    /// No order of the operations on a key explains their results.
     NotLinearizable,
     /// The search gave up before it had an answer. This is no pass.
     Undecided,
@@ -33,19 +33,19 @@ pub enum ViolationKind {
     Cycle,
     /// A read returned a mix or a fragment.
     Torn,
-    /// One version of a key was seen with two different values.
+    /// A version of a key was seen with two different values.
     TwoValues,
-    /// One write was seen under two different versions.
+    /// A write was seen under two different versions.
     TwoVersions,
-    /// Two writes to a key have the same version.
+    /// Two writes to a key have equal versions.
     DuplicateVersion,
-    /// A read returned what nobody wrote.
+    /// A read returned a value that no operation wrote.
     NeverWritten,
-    /// A read returned what a failed operation was about to write.
+    /// A read returned the value of a failed operation.
     ReadOfAborted,
-    /// A key went back to an older version before the eyes of one actor.
+    /// An actor saw a key go back to an older version.
     Backwards,
-    /// A transaction contradicts itself: it saw two states of a key, or not what it had written.
+    /// A transaction contradicts itself: it saw two states of a key, or not its own write.
     NonRepeatableRead,
     /// An addition did not add to the number before it.
     WrongSum,
@@ -55,7 +55,8 @@ pub enum ViolationKind {
     Stale,
     /// A call did not come back in time.
     Hung,
-    /// A key was answered after somebody had been told that it is lost, and before anybody accepted that.
+    /// A call returned an answer about a key after another call had reported it lost, and before
+    /// the loss was accepted.
     LostAnswered,
 }
 
@@ -82,7 +83,7 @@ impl fmt::Display for ViolationKind {
     }
 }
 
-/// Why one operation must come before another.
+/// Why an operation must come before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EdgeKind {
     /// The second overwrote what the first wrote.
@@ -95,9 +96,9 @@ pub enum EdgeKind {
     RealTime,
 }
 
-/// One step of a cycle.
+/// A step of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edge {
+pub struct CycleEdge {
     /// The earlier operation, as an index into [`Violation::operations`].
     pub from: usize,
     /// The later operation, likewise.
@@ -112,7 +113,7 @@ pub struct Edge {
     pub to_version: Option<Version>,
 }
 
-impl fmt::Display for Edge {
+impl fmt::Display for CycleEdge {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, second) = match self.kind {
             EdgeKind::WriteWrite => ("wrote", "which overwrote it with"),
@@ -136,23 +137,23 @@ fn write_version(formatter: &mut fmt::Formatter<'_>, version: Option<Version>) -
     match version {
         Some(Version::INITIAL) => write!(formatter, " the initial state"),
         Some(version) => write!(formatter, " {version}"),
-        None => write!(formatter, " a version nobody was told"),
+        None => write!(formatter, " an unknown version"),
     }
 }
 
-/// Something that a correct store never does.
+/// A result that a correct store never gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// What is wrong.
     pub kind: ViolationKind,
-    /// The key it is about, if it is about one.
+    /// The key, if the violation is about a single key.
     pub key: Option<Key>,
-    /// One sentence for a person.
+    /// A sentence for people.
     pub explanation: String,
-    /// The operations that show it, as few as were found to do so.
+    /// The operations that show the violation, as few as were found.
     pub operations: Vec<Operation>,
     /// For a [`ViolationKind::Cycle`], its steps.
-    pub cycle: Vec<Edge>,
+    pub cycle: Vec<CycleEdge>,
 }
 
 impl Violation {

@@ -1,4 +1,5 @@
-//! Histories known to be wrong, which the checkers must catch, and known to be right, which they must pass.
+//! Histories that are known to be wrong, which the checkers must catch, and histories that are
+//! known to be right, which they must pass.
 
 mod common;
 
@@ -52,12 +53,12 @@ fn finds(scenario: &Scenario, kind: ViolationKind) {
 }
 
 #[test]
-fn nothing_is_right() {
+fn an_empty_history_is_right() {
     right(&Scenario::new());
 }
 
 #[test]
-fn one_after_the_other_is_right() {
+fn sequential_operations_are_right() {
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..1, &[r("a", 0)]).ok(0, 2..3, &[w("a", 1)]).ok(1, 4..5, &[r("a", 1)]);
     scenario.ok(1, 6..7, &[r("a", 1), w("a", 2)]).ok(0, 8..9, &[r("a", 2)]);
@@ -125,7 +126,7 @@ fn absence_is_explained_by_a_deletion_only_in_time() {
     not_linearizable(&scenario, 3);
     cycle(&scenario, "stale read", 2);
     assert_eq!(durability::check(&scenario.history(), &Observation::until(10)).stale, 1);
-    // A second deletion that never came back explains it.
+    // A second deletion that never returned explains it.
     scenario.died(2, 0, &[Access::delete("a")]);
     right(&scenario);
 }
@@ -222,8 +223,8 @@ fn many_additions_of_unknown_outcome_are_quick() {
     assert_eq!(kinds(&violations), [ViolationKind::NotLinearizable]);
 }
 
-/// As many members died in additions of different size as there are sizes: what explains the next sum with the fewest of them
-/// leaves the most for those after it.
+/// Members died in additions of different amounts, one for each amount. Explaining a sum with the
+/// fewest additions leaves the most for the later sums.
 #[test]
 fn additions_of_different_size_and_unknown_outcome_are_quick() {
     let deltas = [-2, -1, 5, 6, 7, -3, 9, 1, -7, -9, 3, 4, 3, 6, 9, -3, 3, 6, 8];
@@ -270,7 +271,7 @@ fn read_skew() {
 
 #[test]
 fn half_a_transaction() {
-    // The committer died between its two keys, and nobody finished its work.
+    // The committer died between its two keys, and no member finished its work.
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..1, &[w("x", 1), w("y", 1)]).died(0, 2, &[wv("x", 2), wv("y", 2)]);
     scenario.ok(1, 5..6, &[r("x", 2), r("y", 1)]);
@@ -320,7 +321,7 @@ fn transactions_against_real_time_with_every_key_right() {
     let violations = serializable::check(&scenario.history());
     assert_eq!(kinds(&violations), [ViolationKind::Cycle]);
 
-    // The same with two transactions that share no key with each other.
+    // Two transactions that share no key with each other.
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..10, &[r("z", 0), w("x", 1)]).ok(1, 20..30, &[w("z", 1), w("y", 1)]);
     scenario.ok(2, 0..50, &[r("x", 0), r("y", 1)]);
@@ -389,14 +390,14 @@ fn read_of_aborted() {
 }
 
 #[test]
-fn failed_operations_that_nobody_saw_are_right() {
+fn failed_operations_without_readers_are_right() {
     let mut scenario = Scenario::new();
     scenario.failed(0, 0..1, &[wv("a", 1)]).ok(1, 2..3, &[r("a", 0)]).ok(1, 4..5, &[w("a", 2)]);
     right(&scenario);
 }
 
 #[test]
-fn read_of_what_nobody_wrote() {
+fn read_of_a_value_that_no_operation_wrote() {
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..1, &[w("a", 1)]).ok(1, 2..3, &[r("a", 7)]);
     finds(&scenario, ViolationKind::NeverWritten);
@@ -422,7 +423,7 @@ fn equal_counters_of_two_writers_are_two_versions() {
 }
 
 #[test]
-fn two_values_for_one_version() {
+fn two_values_for_a_version() {
     let mut scenario = Scenario::new();
     let version = Version::new(4, 1);
     scenario.ok(0, 0..1, &[wv("a", 1).at(version)]).ok(
@@ -440,7 +441,7 @@ fn two_values_for_one_version() {
 }
 
 #[test]
-fn one_write_under_two_versions() {
+fn a_write_under_two_versions() {
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..1, &[wv("a", 1).at(Version::new(4, 1))]);
     scenario.ok(1, 2..3, &[rv("a", 1).at(Version::new(6, 1))]);
@@ -487,7 +488,8 @@ fn an_unknown_conditional_put_takes_effect_only_if_its_condition_held() {
 
 #[test]
 fn a_session_orders_known_before_unknown() {
-    // The actor had read version 2 before it began the write that others see as overwritten by version 2.
+    // The actor had read version 2 before it began the write, which other actors see as overwritten
+    // by version 2.
     let mut scenario = Scenario::new();
     scenario.ok(0, 0..5, &[w("a", 2)]).ok(1, 0..5, &[r("a", 2)]).died(1, 5, &[wv("a", 1)]);
     scenario.ok(2, 0..50, &[r("a", 1)]);
@@ -517,7 +519,11 @@ fn lost_writes_are_counted() {
     assert_eq!(lost(&[("a", None), ("b", Some(1))]), 3);
     assert_eq!(lost(&[("b", Some(1))]), 3);
     assert_eq!(lost(&[("a", Some(3)), ("b", None)]), 1);
-    assert_eq!(lost(&[("a", Some(77)), ("b", Some(1))]), 1, "what nobody wrote supersedes nothing");
+    assert_eq!(
+        lost(&[("a", Some(77)), ("b", Some(1))]),
+        1,
+        "an unwritten value supersedes nothing"
+    );
     let observation = end_state(&[("a", Some(77)), ("b", Some(1))]);
     let run = Run { history: history.clone(), observation, losses: Vec::new() };
     assert!(report::judge(&run).nonlinearizable > 0);
@@ -567,7 +573,7 @@ fn admitted_loss_is_no_silent_loss() {
     assert_eq!((report.data_lost, report.lost), (1, 1));
 }
 
-/// A key is lost after a put, and accepted; what follows begins anew.
+/// A key is lost after a put, and the loss is accepted. The key begins anew.
 #[test]
 fn a_key_that_was_given_up_starts_anew() {
     let loss = |keys: &[&str]| Loss {
@@ -589,21 +595,21 @@ fn a_key_that_was_given_up_starts_anew() {
     let absent = || Access::read("a");
     assert!(judge(&[(40..41, absent())], None, &["a"]).ok());
     assert!(judge(&[(40..41, w("a", 6)), (42..43, r("a", 6))], Some(6), &["a"]).ok());
-    // What was there before the loss must not come up again, neither on the way nor at the end.
+    // A value from before the loss must not appear again, neither during the run nor at the end.
     assert!(!judge(&[(40..41, r("a", 5))], None, &["a"]).ok());
     assert!(!judge(&[(40..41, absent())], Some(5), &["a"]).ok());
-    // What was put after it must stay.
+    // A value put after the acceptance must stay.
     assert_eq!(judge(&[(40..41, w("a", 6))], None, &["a"]).lost, 1);
-    // Before it everything is as ever, and so are other keys.
+    // Before the loss nothing changes, and other keys are judged as ever.
     assert!(!judge(&[(2..3, absent())], None, &["a"]).ok());
     assert!(!judge(&[(40..41, absent())], None, &["b"]).ok());
-    // Nobody may answer once somebody was told.
+    // No call may answer once the loss was reported.
     let report = judge(&[(12..13, r("a", 5))], None, &["a"]);
     assert!(
         report.violations.iter().any(|one| one.kind == ViolationKind::LostAnswered),
         "{report:?}"
     );
-    // What is under way while it is accepted may belong to either life.
+    // An operation in flight while the loss is accepted may belong to either life.
     assert!(judge(&[(15..25, r("a", 5))], None, &["a"]).ok());
     assert!(judge(&[(15..25, absent())], None, &["a"]).ok());
     assert!(judge(&[(15..35, w("a", 7)), (40..41, r("a", 7))], Some(7), &["a"]).ok());

@@ -1,5 +1,5 @@
-//! The checkers against a reference that tries every order, on small random histories: right ones, and
-//! right ones with a few details changed.
+//! The checkers against a reference that tries every order, on small random histories: right
+//! histories, and right histories with a few details changed.
 
 mod common;
 
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use outlast_check::durability::{Final, Observation};
 use outlast_check::history::{
-    Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version,
+    Access, AccessMode, Actor, CallKind, History, Key, Operation, Outcome, Value, Version,
 };
 use outlast_check::report::{self, Run};
 use outlast_check::workload::Random;
 use outlast_check::{durability, register, serializable};
 use proptest::prelude::*;
 
-// ---------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------
 // The reference: every order that real time allows, one operation after the other.
 
 #[derive(Clone, Copy)]
@@ -35,8 +35,8 @@ fn apply(records: &Records, operation: &Operation) -> Option<Records> {
         let record = records.entry(access.key.clone()).or_insert(UNWRITTEN);
         let value = access.value.map(|value| value.identity);
         match access.mode {
-            Mode::Ask => continue,
-            Mode::Read => {
+            AccessMode::Ask => continue,
+            AccessMode::Read => {
                 if record.value != value {
                     return None;
                 }
@@ -50,8 +50,8 @@ fn apply(records: &Records, operation: &Operation) -> Option<Records> {
                 }
                 continue;
             }
-            Mode::Write => record.value = value,
-            Mode::Add { delta } => {
+            AccessMode::Write => record.value = value,
+            AccessMode::Add { delta } => {
                 let sum = record.value.unwrap_or(0) as i64 + delta;
                 if value.is_some_and(|value| value != sum as u64) {
                     return None;
@@ -104,20 +104,20 @@ fn reference_accepts(history: &History) -> bool {
     has_order(&operations, 0, &Records::new())
 }
 
-// ---------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------
 // The generator: a store without faults, operations that overlap, and then small lies.
 
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     keys: u64,
     operations: u64,
-    /// How often, in a hundred, a version is told.
+    /// The percentage of calls that return a version.
     told_percent: u32,
     unknown_percent: u32,
     additions: bool,
     deletions: bool,
     transactions: bool,
-    /// Operations of unknown outcome may be anything, not just puts.
+    /// Whether operations of unknown outcome may be of any kind, not just puts.
     unknown_anything: bool,
 }
 
@@ -133,7 +133,7 @@ impl Store {
         Key::from(format!("k{}", self.random.below(self.shape.keys)).into_bytes())
     }
 
-    /// What an actor is about to do. Reads are asked, writes are decided.
+    /// What an actor is about to do: reads without results, writes with their values.
     fn plan(&mut self, unknown: bool) -> Vec<Access> {
         let key = self.key();
         self.next_value += 1;
@@ -165,7 +165,7 @@ impl Store {
         }
     }
 
-    /// Does it, and returns the accesses with their results.
+    /// Executes a plan, and returns the accesses with their results.
     fn execute(&mut self, plan: &[Access], member: u32) -> Vec<Access> {
         plan.iter()
             .map(|access| {
@@ -175,15 +175,15 @@ impl Store {
                 let next = Version::new(version.counter + 1 + self.random.below(2), member);
                 let mut done = access.clone();
                 match access.mode {
-                    Mode::Ask | Mode::Read => {
-                        done.mode = Mode::Read;
+                    AccessMode::Ask | AccessMode::Read => {
+                        done.mode = AccessMode::Read;
                         done.value = value.map(Value::new);
                     }
-                    Mode::Write => {
+                    AccessMode::Write => {
                         *value = access.value.map(|value| value.identity);
                         *version = next;
                     }
-                    Mode::Add { delta } => {
+                    AccessMode::Add { delta } => {
                         *value = Some((value.unwrap_or(0) as i64 + delta) as u64);
                         *version = next;
                         done.value = value.map(Value::new);
@@ -203,7 +203,7 @@ struct Pending {
     unknown: bool,
 }
 
-/// A history that is right, and the state at its end.
+/// A right history and its final state.
 fn generate(seed: u64, shape: Shape) -> (History, BTreeMap<Key, Final>) {
     let random = Random::new(seed);
     let mut store = Store { random, shape, records: BTreeMap::new(), next_value: 100 };
@@ -215,7 +215,7 @@ fn generate(seed: u64, shape: Shape) -> (History, BTreeMap<Key, Final>) {
     let actors = 1 + store.random.below(4);
     loop {
         now_ns += store.random.below(3);
-        // Sooner or later, or never, what timed out takes effect.
+        // An operation that timed out takes effect sooner, later, or never.
         if !late.is_empty() && store.random.percent(20) {
             let (plan, member) = late.swap_remove(0);
             if plan.iter().all(Access::changes) {
@@ -233,7 +233,7 @@ fn generate(seed: u64, shape: Shape) -> (History, BTreeMap<Key, Final>) {
                 let unknown = store.random.percent(shape.unknown_percent);
                 let plan = store.plan(unknown);
                 let sequence = sequences.entry(member).or_default();
-                let kind = if plan.len() == 1 { Kind::Put } else { Kind::Transaction };
+                let kind = if plan.len() == 1 { CallKind::Put } else { CallKind::Transaction };
                 operations.push(Operation {
                     actor: Actor::new(member, 0),
                     sequence: *sequence,
@@ -283,19 +283,22 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
         let place = random.below(operations.len() as u64) as usize;
         let other = random.below(operations.len() as u64) as usize;
         match random.below(4) {
-            // An operation sees, or makes, what another one saw or made.
+            // An operation sees, or makes, what another operation saw or made.
             0 | 1 => {
                 let from = operations[other].accesses.clone();
                 let to = &mut operations[place];
-                for access in to.accesses.iter_mut().filter(|access| access.mode != Mode::Ask) {
+                for access in to.accesses.iter_mut().filter(|access| access.mode != AccessMode::Ask)
+                {
                     let Some(from) = from.iter().find(|from| from.key == access.key) else {
                         continue;
                     };
-                    if from.mode == Mode::Ask || to.outcome == Outcome::Unknown {
+                    if from.mode == AccessMode::Ask || to.outcome == Outcome::Unknown {
                         continue;
                     }
                     match access.mode {
-                        Mode::Read => (access.version, access.value) = (from.version, from.value),
+                        AccessMode::Read => {
+                            (access.version, access.value) = (from.version, from.value)
+                        }
                         _ if from.changes() && random.percent(50) => access.version = from.version,
                         _ => {}
                     }
@@ -304,7 +307,7 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
             // A read finds the key unwritten.
             2 => {
                 for access in &mut operations[place].accesses {
-                    if access.mode == Mode::Read {
+                    if access.mode == AccessMode::Read {
                         (access.version, access.value) =
                             (access.version.map(|_| Version::INITIAL), None);
                     }
@@ -321,7 +324,7 @@ fn lie(history: &History, random: &mut Random, lies: u64) -> Option<History> {
             }
         }
     }
-    // A history whose actors overlap themselves is none.
+    // A history with overlapping operations of an actor is refused.
     History::new(operations).ok()
 }
 
@@ -346,7 +349,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     )
 }
 
-/// So many cases, or as many as `PROPTEST_CASES` asks for.
+/// This many cases, or as many as `PROPTEST_CASES` asks for.
 fn cases(count: u32) -> ProptestConfig {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_some() {
@@ -359,22 +362,24 @@ fn cases(count: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(cases(20_000))]
 
-    /// One key: the search agrees with the reference in both directions.
+    /// A single key: the search agrees with the reference in both directions.
     #[test]
     fn register_is_exact(seed: u64, shape in shapes(), lies in 0u64..4) {
         let shape = Shape { keys: 1, ..shape };
         let (history, _) = generate(seed, shape);
         let Some(history) = lie(&history, &mut Random::new(!seed), lies) else { return Ok(()) };
         let violations = register::check(&history);
-        prop_assert_eq!(violations.is_empty(), reference_accepts(&history), "{}\n{:?}", history, violations);
+        let accepted = reference_accepts(&history);
+        prop_assert_eq!(violations.is_empty(), accepted, "{}\n{:?}", history, violations);
         for violation in &violations {
-            // What is shown must be wrong by itself, as long as it was found by leaving things out.
+            // The shown operations must be wrong by themselves, if they were found by leaving
+            // operations out.
             let shown = History::new(violation.operations.clone()).unwrap();
             prop_assert!(!reference_accepts(&shown), "{}\n{}", history, violation);
         }
     }
 
-    /// Several keys, versions told: the cycle search agrees with the reference in both directions.
+    /// Several keys with versions: the cycle search agrees with the reference in both directions.
     #[test]
     fn serializable_is_exact_with_versions(seed: u64, shape in shapes(), lies in 0u64..4) {
         let shape = Shape {
@@ -386,24 +391,28 @@ proptest! {
         let (history, _) = generate(seed, shape);
         let Some(history) = lie(&history, &mut Random::new(!seed), lies) else { return Ok(()) };
         // A lie may have hidden a version.
-        let acknowledged = history.operations().iter().filter(|operation| operation.outcome == Outcome::Ok);
-        if acknowledged.flat_map(|operation| &operation.accesses).any(|access| access.version.is_none()) {
+        let operations = history.operations().iter();
+        let acknowledged = operations.filter(|operation| operation.outcome == Outcome::Ok);
+        let mut accesses = acknowledged.flat_map(|operation| &operation.accesses);
+        if accesses.any(|access| access.version.is_none()) {
             return Ok(());
         }
         let violations = serializable::check(&history);
-        prop_assert_eq!(violations.is_empty(), reference_accepts(&history), "{}\n{:?}", history, violations);
+        let accepted = reference_accepts(&history);
+        prop_assert_eq!(violations.is_empty(), accepted, "{}\n{:?}", history, violations);
     }
 
-    /// Whatever is not told: no false alarm of any checker.
+    /// Whatever versions are missing, no checker gives a false alarm.
     #[test]
     fn no_false_alarms(seed: u64, shape in shapes(), lies in 0u64..3) {
         let (history, _) = generate(seed, shape);
         let Some(history) = lie(&history, &mut Random::new(!seed), lies) else { return Ok(()) };
         let report = report::judge(&Run::new(history.clone()));
-        prop_assert!(report.ok() || !reference_accepts(&history), "{}\n{:?}", history, report.violations);
+        let is_right = report.ok() || !reference_accepts(&history);
+        prop_assert!(is_right, "{}\n{:?}", history, report.violations);
     }
 
-    /// A store without faults is found without fault, its final state included.
+    /// A store without faults passes, its final state included.
     #[test]
     fn a_right_store_passes(seed: u64, shape in shapes(), hide: bool) {
         let (history, mut end_state) = generate(seed, shape);
@@ -415,7 +424,8 @@ proptest! {
             }
         }
         let observation = Observation { end_state: Some(end_state), ..Observation::until(1_000) };
-        let report = report::judge(&Run { history: history.clone(), observation, losses: Vec::new() });
+        let run = Run { history: history.clone(), observation, losses: Vec::new() };
+        let report = report::judge(&run);
         prop_assert!(report.ok(), "{}\n{:?}", history, report.violations);
     }
 
@@ -431,7 +441,8 @@ proptest! {
             versions.sort_unstable();
             let mut forgetful = end_state.clone();
             forgetful.remove(key);
-            let observation = Observation { end_state: Some(forgetful), ..Observation::until(1_000) };
+            let end_state = Some(forgetful);
+            let observation = Observation { end_state, ..Observation::until(1_000) };
             let durability = durability::check(&history, &observation);
             prop_assert_eq!(durability.lost, versions.len() as u64, "{}\n{}", key, history);
         }

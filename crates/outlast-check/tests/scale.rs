@@ -1,7 +1,7 @@
 //! Histories of the size that a chaos run makes are judged in a fraction of a second.
 //!
-//! The limits below are far above what is needed, so that a busy machine does not fail them; a search that
-//! goes through orders one by one would not end within any of them.
+//! The limits below are far above what is needed, so that a busy machine does not exceed them. A
+//! search that tries orders in turn would not end within any of them.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::kinds;
 use outlast_check::history::{
-    Access, Actor, History, Key, Kind, Mode, Operation, Outcome, Value, Version,
+    Access, AccessMode, Actor, CallKind, History, Key, Operation, Outcome, Value, Version,
 };
 use outlast_check::report::{self, Run};
 use outlast_check::violation::ViolationKind;
@@ -25,12 +25,13 @@ struct Shape {
     keys: u64,
     keys_per_operation: u64,
     versions: bool,
-    /// One in so many operations is of unknown outcome.
+    /// An operation in this many is of unknown outcome.
     unknown_one_in: u64,
     additions: bool,
 }
 
-/// A right history: every operation takes effect at some time between its invocation and its return.
+/// A right history: every operation takes effect at some time between its invocation and its
+/// return.
 fn generate(seed: u64, shape: &Shape) -> History {
     let mut random = Random::new(seed);
     let mut clocks = vec![0u64; shape.actors as usize];
@@ -61,7 +62,7 @@ fn generate(seed: u64, shape: &Shape) -> History {
         let operation = Operation {
             actor: Actor::new(member as u32, 0),
             sequence: number,
-            kind: Kind::Transaction,
+            kind: CallKind::Transaction,
             invoke_ns,
             return_ns: Some(return_ns),
             outcome: if unknown { Outcome::Unknown } else { Outcome::Ok },
@@ -80,18 +81,18 @@ fn generate(seed: u64, shape: &Shape) -> History {
         for access in operation.accesses.iter_mut().filter(|_| !skipped) {
             let (value, counter) = records.entry(access.key.clone()).or_default();
             match access.mode {
-                Mode::Ask | Mode::Read => {
+                AccessMode::Ask | AccessMode::Read => {
                     if unknown {
                         continue;
                     }
-                    access.mode = Mode::Read;
+                    access.mode = AccessMode::Read;
                     access.value = value.map(Value::new);
                 }
-                Mode::Write => {
+                AccessMode::Write => {
                     *value = access.value.map(|value| value.identity);
                     *counter += 1;
                 }
-                Mode::Add { delta } => {
+                AccessMode::Add { delta } => {
                     *value = Some((value.unwrap_or(0) as i64 + delta) as u64);
                     *counter += 1;
                     access.value = value.map(Value::new).filter(|_| !unknown);
@@ -110,7 +111,8 @@ fn generate(seed: u64, shape: &Shape) -> History {
 fn with_stale_read(history: &History) -> History {
     let mut operations = history.operations().to_vec();
     let place = operations.len() / 2;
-    let is_old_write = |access: &&Access| access.mode == Mode::Write && access.value.is_some();
+    let is_old_write =
+        |access: &&Access| access.mode == AccessMode::Write && access.value.is_some();
     let old = operations[place / 2..place / 2 + 200]
         .iter()
         .filter(|operation| operation.outcome == Outcome::Ok)
@@ -124,7 +126,7 @@ fn with_stale_read(history: &History) -> History {
             operation
                 .accesses
                 .iter_mut()
-                .find(|access| access.mode == Mode::Read && access.key == old.key)
+                .find(|access| access.mode == AccessMode::Read && access.key == old.key)
         })
         .unwrap();
     (reader.version, reader.value) = (old.version, old.value);
@@ -142,7 +144,7 @@ fn in_time<T>(what: &str, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn one_key_with_versions() {
+fn a_key_with_versions() {
     let shape = Shape {
         operations: 20_000,
         actors: 8,
@@ -163,7 +165,7 @@ fn one_key_with_versions() {
 }
 
 #[test]
-fn one_key_without_versions() {
+fn a_key_without_versions() {
     let shape = Shape {
         operations: 5_000,
         actors: 6,
@@ -184,7 +186,7 @@ fn one_key_without_versions() {
 }
 
 #[test]
-fn one_counter_with_additions_of_unknown_outcome() {
+fn a_counter_with_additions_of_unknown_outcome() {
     for versions in [false, true] {
         let shape = Shape {
             operations: 3_000,

@@ -1,4 +1,4 @@
-//! The text form of a history: what a killed writer leaves behind, and what nobody wrote.
+//! The text form of a history: what a killed writer leaves behind, and malformed text.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::io::Write;
 
 use common::{Scenario, r, w, wv};
 use outlast_check::history::{
-    Access, Actor, History, HistoryError, Key, Kind, LogWriter, Outcome, Value, Version,
+    Access, Actor, CallKind, History, HistoryError, Key, LogWriter, Outcome, Value, Version,
 };
 use proptest::prelude::*;
 
@@ -41,13 +41,13 @@ fn the_text_is_as_documented() {
 }
 
 #[test]
-fn everything_survives_the_text() {
+fn the_text_form_keeps_the_whole_history() {
     assert_eq!(History::parse(sample().to_text().as_bytes()).unwrap(), sample());
     assert_eq!(History::parse(b"").unwrap(), History::default());
 }
 
 #[test]
-fn a_text_cut_at_any_byte_keeps_what_was_whole() {
+fn a_text_cut_at_any_byte_keeps_its_whole_lines() {
     let text = sample().to_text();
     let whole = sample();
     for length in 0..text.len() {
@@ -77,9 +77,9 @@ fn a_killed_writer_leaves_an_unknown_outcome() {
     let path = folder.path().join("log");
     let mut log = LogWriter::new(std::fs::File::create(&path).unwrap(), Actor::new(3, 1)).unwrap();
     let put = [Access::write("a", Value::new(1))];
-    log.invoke(1, Kind::Put, &put).unwrap();
+    log.invoke(1, CallKind::Put, &put).unwrap();
     log.returned(2, Outcome::Ok, &put).unwrap();
-    log.invoke(3, Kind::Put, &put).unwrap();
+    log.invoke(3, CallKind::Put, &put).unwrap();
     drop(log);
     let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(b"r 3/1 1 4 o").unwrap();
@@ -128,7 +128,7 @@ fn damage_is_named_with_its_line() {
 }
 
 #[test]
-fn histories_that_cannot_be_are_refused() {
+fn impossible_histories_are_refused() {
     let parse = |text: &str| History::parse(format!("outlast-history 1\n{text}").as_bytes());
     let overlap = parse("i 0/0 0 0 put\nr 0/0 0 9 ok\ni 0/0 1 5 put\n");
     assert_eq!(overlap, Err(HistoryError::Overlap { actor: Actor::new(0, 0), sequence: 1 }));
@@ -149,7 +149,10 @@ fn histories_that_cannot_be_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4000) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(4000)
+    })]
 
     #[test]
     fn random_bytes_never_panic(bytes: Vec<u8>) {
@@ -159,7 +162,10 @@ proptest! {
     }
 
     #[test]
-    fn random_lines_never_panic(lines in "(([ir] [0-9]/[0-9] [0-9] [0-9]{1,3} (put|ok|unknown|add))( [qrwa]-?[0-9]{0,2}:[a-z%é]{0,3}:(-|[0-9].[0-9]):(-|[0-9a-f]!?)){0,3}\n){0,6}") {
+    fn random_lines_never_panic(
+        lines in "(([ir] [0-9]/[0-9] [0-9] [0-9]{1,3} (put|ok|unknown|add))\
+                  ( [qrwa]-?[0-9]{0,2}:[a-z%é]{0,3}:(-|[0-9].[0-9]):(-|[0-9a-f]!?)){0,3}\n){0,6}"
+    ) {
         let text = format!("outlast-history 1\n{lines}");
         if let Ok(history) = History::parse(text.as_bytes()) {
             prop_assert_eq!(History::parse(history.to_text().as_bytes()).unwrap(), history);

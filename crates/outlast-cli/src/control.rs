@@ -1,6 +1,8 @@
-//! What the command and its members share besides the store: a word of command for each, and a file for each actor's
-//! record. All of it is unnamed memory of the command, which members open through /proc, so that nothing stays behind
-//! whoever dies; and a record outlives its writer.
+//! Memory that a command shares with its members, besides the store: a phase for all members, an
+//! order to die for each, and a record for each thread.
+//!
+//! All of it is unnamed memory (memfd) of the command, which members open through /proc. So nothing
+//! stays behind whatever process dies, and a record outlives the member that wrote it.
 
 use anyhow::Context;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -10,13 +12,13 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// What members are to do; it only grows.
+/// What the members are to do. The phase only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Work = 0,
     /// Stop making calls.
     Rest = 1,
-    /// Everyone rests: read everything back.
+    /// All members have stopped: read everything back.
     ReadBack = 2,
     End = 3,
 }
@@ -25,12 +27,13 @@ impl Phase {
     const ALL: [Phase; 4] = [Phase::Work, Phase::Rest, Phase::ReadBack, Phase::End];
 }
 
-/// Where members find what the command shares with them.
+/// Where members find the shared memory: the process id and the descriptors of the command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct ControlAddress {
     pid: u32,
     control: i32,
-    /// Per member and thread; the last three are for reading back, for recovering and for reading what is near.
+    /// The descriptors of the records, by member and thread. The last three of a member are for
+    /// reading back, for recoveries, and for reads of keys on its own host.
     records: Vec<Vec<i32>>,
 }
 
@@ -40,26 +43,26 @@ fn memory(name: &str) -> anyhow::Result<File> {
     Ok(File::from(fd))
 }
 
-/// The command's side.
-pub(crate) struct Shared {
+/// The command's side of the shared memory.
+pub(crate) struct CommandControl {
     control: File,
     records: Vec<Vec<File>>,
 }
 
-impl Shared {
-    pub(crate) fn new(members: usize, threads: u32) -> anyhow::Result<Shared> {
+impl CommandControl {
+    pub(crate) fn new(members: usize, threads: u32) -> anyhow::Result<CommandControl> {
         let control = memory("outlast-control")?;
         control.set_len(8 * (1 + members as u64))?;
         let of_member = || {
             (0..threads + 3).map(|_| memory("outlast-record")).collect::<anyhow::Result<Vec<_>>>()
         };
         let records = (0..members).map(|_| of_member()).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Shared { control, records })
+        Ok(CommandControl { control, records })
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn address(&self) -> ControlAddress {
         let fds = |files: &Vec<File>| files.iter().map(AsRawFd::as_raw_fd).collect();
-        Place {
+        ControlAddress {
             pid: std::process::id(),
             control: self.control.as_raw_fd(),
             records: self.records.iter().map(fds).collect(),
@@ -70,13 +73,14 @@ impl Shared {
         Ok(self.control.write_all_at(&(phase as u64).to_le_bytes(), 0)?)
     }
 
-    /// Tells a member where to die: a step of the protocol, and after how many steps of the engine there.
+    /// Orders a member to die: in a step of the protocol, after this many operations of the engine
+    /// there.
     pub(crate) fn order_death(&self, member: u32, step: u32, after: u32) -> anyhow::Result<()> {
         let word = u64::from(step) << 32 | u64::from(after);
         Ok(self.control.write_all_at(&word.to_le_bytes(), 8 * (1 + u64::from(member)))?)
     }
 
-    /// How many bytes all actors have recorded.
+    /// How many bytes the records have in all.
     pub(crate) fn recorded_len(&self) -> anyhow::Result<u64> {
         let mut len = 0;
         for file in self.records.iter().flatten() {
@@ -85,11 +89,12 @@ impl Shared {
         Ok(len)
     }
 
-    /// What all actors have recorded: a list for each member.
+    /// All records: for each member, the record of each thread.
     pub(crate) fn records(&self) -> anyhow::Result<Vec<Vec<Vec<u8>>>> {
         let read = |file: &File| {
             let mut bytes = Vec::new();
-            // Through /proc, since the position of the command's own descriptor is nobody's business.
+            // Through /proc, which opens the file anew: the command's own descriptor keeps its
+            // position.
             File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.read_to_end(&mut bytes)?;
             Ok(bytes)
         };
@@ -97,29 +102,31 @@ impl Shared {
     }
 }
 
-/// A member's side.
-pub(crate) struct Member {
-    place: Place,
+/// A member's side of the shared memory.
+pub(crate) struct MemberControl {
+    address: ControlAddress,
     control: File,
     me: usize,
 }
 
-impl Member {
-    pub(crate) fn new(place: Place, me: usize) -> anyhow::Result<Member> {
-        let path = format!("/proc/{}/fd/{}", place.pid, place.control);
+impl MemberControl {
+    pub(crate) fn new(address: ControlAddress, me: usize) -> anyhow::Result<MemberControl> {
+        let path = format!("/proc/{}/fd/{}", address.pid, address.control);
         let control = File::open(&path).with_context(|| format!("opening {path}"))?;
-        Ok(Member { place, control, me })
+        Ok(MemberControl { address, control, me })
     }
 
-    /// The file of a thread's record.
+    /// The file of a thread's record, to be appended to.
     pub(crate) fn record(&self, thread: usize) -> anyhow::Result<File> {
-        let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[self.me][thread]);
+        let path =
+            format!("/proc/{}/fd/{}", self.address.pid, self.address.records[self.me][thread]);
         OpenOptions::new().append(true).open(&path).with_context(|| format!("opening {path}"))
     }
 
-    /// What a thread of any member has recorded.
+    /// The record of a thread of any member.
     pub(crate) fn read(&self, member: usize, thread: usize) -> anyhow::Result<Vec<u8>> {
-        let path = format!("/proc/{}/fd/{}", self.place.pid, self.place.records[member][thread]);
+        let path =
+            format!("/proc/{}/fd/{}", self.address.pid, self.address.records[member][thread]);
         std::fs::read(&path).with_context(|| format!("reading {path}"))
     }
 
@@ -133,7 +140,8 @@ impl Member {
         Ok(Phase::ALL[(self.word(0)? as usize).min(3)])
     }
 
-    /// Where this member is to die, if it is.
+    /// The step in which this member is to die and the number of operations before it, if it was
+    /// ordered.
     pub(crate) fn death(&self) -> anyhow::Result<Option<(u32, u32)>> {
         let word = self.word(1 + self.me)?;
         Ok((word != 0).then_some(((word >> 32) as u32, word as u32)))

@@ -1,29 +1,48 @@
-//! The `outlast` command: starts jobs on this machine, shows that they outlast deaths, and says what is missing.
+//! The `outlast` command: starts jobs, shows and proves that they outlast deaths, measures them,
+//! and checks what a machine lacks for them.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`run`] | starts a program as the members of a job, with faults if asked for |
+//! | [`demo`] | kills two writers in front of the user and shows that nothing is lost |
+//! | [`chaos`], [`sim`] | run random programs under faults and judge the record of their calls |
+//! | [`bench`] | measurements against a floor of the same run |
+//! | [`snapshot`], [`doctor`] | inspects snapshots, checks the machine |
+//! | [`hosts`] | makes several hosts of this machine |
+//! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
+//! | [`control`], [`members`] | how a command and the members that it started talk to each other |
+//! | [`report`], [`quantity`] | output, and numbers as users type them |
+//!
+//! A command that starts members starts this program again with a hidden subcommand, such as
+//! `demo-member`.
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-mod actor;
 mod bench;
 mod chaos;
 mod control;
 mod demo;
 mod doctor;
 mod hosts;
+mod loss_acceptor;
 mod members;
+mod program;
 mod quantity;
 mod report;
 mod run;
 mod sample;
 mod sim;
 mod snapshot;
-mod warden;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
-/// Exit status: 0 all is well, 1 a failure, 2 wrong usage.
+/// Begin with `outlast demo`, and with `outlast doctor` if the demo does not work. `outlast run`
+/// starts a program of your own.
+///
+/// Exit status: 0 success, 1 a failure or a violation, 2 wrong usage.
 #[derive(Parser)]
-#[command(name = "outlast", version, arg_required_else_help = true)]
+#[command(name = "outlast", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -59,7 +78,7 @@ enum Command {
     UlfmMember(bench::UlfmMember),
 }
 
-/// Ends with status 2 and a message in the form of the other usage errors.
+/// Ends the process with status 2 and a message in the form of clap's own usage errors.
 fn usage_error(subcommand: &str, message: impl std::fmt::Display) -> ! {
     let mut command = Cli::command();
     command.build();
@@ -67,7 +86,8 @@ fn usage_error(subcommand: &str, message: impl std::fmt::Display) -> ! {
     command.error(clap::error::ErrorKind::ValueValidation, message).exit()
 }
 
-/// Writes what the library tells of failures and repair to standard error, from the level in OUTLAST_LOG on.
+/// Writes the library's log of failures and repair to standard error, from the level in OUTLAST_LOG
+/// on.
 fn start_log() -> anyhow::Result<()> {
     let Some(level) = std::env::var_os("OUTLAST_LOG").filter(|level| !level.is_empty()) else {
         return Ok(());
@@ -127,5 +147,54 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The longest line of the help of a command and its visible subcommands, with its length.
+    fn longest_help_line(command: &mut clap::Command) -> (usize, String) {
+        let help = command.render_long_help().to_string();
+        let lines = help.lines().map(|line| (line.chars().count(), line.to_string()));
+        let own = lines.max().unwrap_or_default();
+        let shown = command.get_subcommands_mut().filter(|subcommand| !subcommand.is_hide_set());
+        shown.map(longest_help_line).fold(own, Ord::max)
+    }
+
+    #[test]
+    fn help_fits_into_100_columns() {
+        let mut command = Cli::command();
+        command.build();
+        let (length, line) = longest_help_line(&mut command);
+        assert!(length <= 100, "{length} columns: {line}");
+    }
+
+    /// Scripts that use the former name of `--members` keep working.
+    #[test]
+    fn ranks_is_a_hidden_alias_of_members() {
+        for line in [
+            "run --ranks 2 true",
+            "demo --ranks 3",
+            "chaos --ranks 4",
+            "sim --ranks 5",
+            "bench detection --ranks 4",
+            "bench failover --ranks 4",
+            "bench get --ranks 4",
+            "bench put --ranks 4",
+            "bench repair --ranks 4",
+            "bench snapshot --ranks 4",
+            "bench ulfm --ranks 2,4",
+        ] {
+            for line in [
+                line.to_string(),
+                line.replace("--ranks", "--members"),
+                line.replace("--ranks", "-n"),
+            ] {
+                let words = std::iter::once("outlast").chain(line.split(' '));
+                assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            }
+        }
+        let mut command = Cli::command();
+        for subcommand in command.get_subcommands_mut() {
+            let help = subcommand.render_long_help().to_string();
+            assert!(!help.contains("--ranks"), "{help}");
+        }
     }
 }

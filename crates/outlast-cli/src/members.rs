@@ -1,4 +1,5 @@
-//! What commands that start members share: one clock, and lines of JSON from the members to the command.
+//! What all commands that start members use: a common clock, lines of JSON from the members to the
+//! command, and a check that a job leaves nothing behind.
 
 use anyhow::Context;
 use outlast::launch::{MemberEnd, Outcome, Running};
@@ -11,18 +12,18 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 
-/// The clock that all processes of a machine share, in nanoseconds.
+/// The time in nanoseconds, on the clock that all processes of a machine share.
 pub(crate) fn machine_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A member's line to the command that started it.
+/// Sends an object, as a line of JSON, to the command that started this member.
 pub(crate) fn tell(line: &impl Serialize) -> anyhow::Result<()> {
     say_line(&serde_json::to_string(line)?)
 }
 
-/// The same for a line of text.
+/// Sends a line of text to the command that started this member.
 pub(crate) fn say_line(line: &str) -> anyhow::Result<()> {
     let text = format!("{line}\n");
     std::io::stdout()
@@ -30,9 +31,9 @@ pub(crate) fn say_line(line: &str) -> anyhow::Result<()> {
         .context("writing to the command that started this member")
 }
 
-/// Reads the members' lines as they come.
+/// Reads the members' lines as they arrive.
 pub(crate) struct Lines {
-    /// How much of each member's output has been read.
+    /// How many bytes of each member's output have been read.
     read: Vec<usize>,
 }
 
@@ -41,7 +42,7 @@ impl Lines {
         Lines { read: vec![0; members] }
     }
 
-    /// The lines that have come since the last call.
+    /// The lines that have arrived since the last call, each with its member.
     pub(crate) fn take<T: DeserializeOwned>(
         &mut self,
         running: &Running,
@@ -50,7 +51,7 @@ impl Lines {
         for (member, read) in self.read.iter_mut().enumerate() {
             let output = running.output(MemberId(member as u32)).stdout;
             let new = &output[*read..];
-            // Whole lines only; the rest comes later.
+            // Whole lines only: the rest of the last line arrives later.
             let Some(end) = new.iter().rposition(|&byte| byte == b'\n') else { continue };
             for line in new[..end].split(|&byte| byte == b'\n') {
                 lines.push((
@@ -64,7 +65,7 @@ impl Lines {
     }
 }
 
-/// With OUTLAST_LOG, shows what the members have told the log, each line with the member's number in front.
+/// If OUTLAST_LOG is set, prints the members' logs, each line with the member's number in front.
 pub(crate) fn show_log(outcome: &Outcome) {
     if std::env::var_os("OUTLAST_LOG").is_none_or(|level| level.is_empty()) {
         return;
@@ -76,76 +77,78 @@ pub(crate) fn show_log(outcome: &Outcome) {
     }
 }
 
-/// What a member that watches sees.
+/// What a watching member observes of deaths and repairs.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum News {
-    /// The death of a member was noticed.
+pub(crate) enum DeathNews {
+    /// The death of a member is in this member's view.
     Noticed { dead: u32, at_ns: u64 },
-    /// This member sees nothing to repair, so many being dead.
+    /// This member finds no replica missing, with this many members dead.
     Complete { dead: u64, at_ns: u64 },
 }
 
-/// A member that watches: who is dead, and whether copies are missing.
+/// Polls the view for deaths and the store for missing replicas.
 #[derive(Default)]
 pub(crate) struct Watch {
     noticed: MemberSet,
-    /// The number of dead for which nothing is to be repaired.
+    /// The number of dead members at which no replica was missing.
     complete_at: u64,
 }
 
 impl Watch {
-    /// How many deaths were noticed.
+    /// How many deaths are in the view.
     pub(crate) fn dead(&self) -> u64 {
         self.noticed.len() as u64
     }
 
-    /// What is new.
-    pub(crate) fn look(&mut self, job: &Job, store: &Store) -> anyhow::Result<Vec<News>> {
+    /// The news since the last call.
+    pub(crate) fn poll(&mut self, job: &Job, store: &Store) -> anyhow::Result<Vec<DeathNews>> {
         let mut news = Vec::new();
         let at_ns = machine_ns();
         for dead in job.view().dead.iter() {
             if self.noticed.insert(dead) {
-                news.push(News::Noticed { dead: dead.0, at_ns });
+                news.push(DeathNews::Noticed { dead: dead.0, at_ns });
             }
         }
         let dead = self.dead();
         if self.complete_at < dead && store.copies_missing()? == 0 && job.epoch().0 == dead {
-            news.push(News::Complete { dead, at_ns: machine_ns() });
+            news.push(DeathNews::Complete { dead, at_ns: machine_ns() });
             self.complete_at = dead;
         }
         Ok(news)
     }
 
-    /// How long to wait for the bell before looking again.
+    /// How long to wait for the bell before the next poll.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_millis(if self.complete_at < self.dead() { 2 } else { 10 })
     }
 }
 
-/// How a member ended, with what it said about it.
+/// How a member ended, with what it wrote to standard error.
 pub(crate) fn describe(end: &MemberEnd, stderr: &str) -> String {
     let said = stderr.trim();
     if said.is_empty() { end.to_string() } else { format!("{end}: {said}") }
 }
 
-/// The names in /dev/shm. The engine makes none.
+/// The names in /dev/shm. The engine makes no names there.
 pub(crate) fn shared_memory_names() -> BTreeSet<String> {
     let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// What the job has left behind: processes, and new names in /dev/shm that are its own. Other programs may make
-/// names meanwhile, so that only those count that carry ours or one of our pids.
+/// What a job has left behind: processes that still run, and new names in /dev/shm that carry
+/// `outlast` or a process id of the job. Other programs may make other names meanwhile.
 pub(crate) fn left_behind(before: &BTreeSet<String>, pids: &[u32]) -> Vec<String> {
-    // One that has ended and that its parent, which may be mpirun, has not waited for is none any more.
+    // A process that has ended counts as gone even if its parent, which may be mpirun, has not
+    // reaped it.
     let is_running = |pid: &&u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     };
     let processes = pids.iter().filter(is_running);
     let mut left: Vec<String> = processes.map(|pid| format!("process {pid}")).collect();
-    // The folders for Open MPI carry the number of the command that made them, which may be another one.
+    // The folders for Open MPI carry the process id of the command that made them: another
+    // command's folders do not count.
     let is_others = |name: &str| {
         let pid = name.strip_prefix("outlast-mpi-").and_then(|rest| rest.split('-').next());
         pid.is_some_and(|pid| pid != std::process::id().to_string())

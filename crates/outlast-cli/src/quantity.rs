@@ -35,7 +35,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// An engine on which this command can start a job.
+/// An engine that processes can run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineName {
     Shm,
@@ -48,7 +48,10 @@ impl std::fmt::Display for EngineName {
     }
 }
 
-/// The engine of that name.
+/// The names of the engines of this build.
+const ENGINES: &str = if cfg!(feature = "mpi") { "shm, mpi" } else { "shm" };
+
+/// The engine of this name.
 pub(crate) fn engine(name: &str) -> Result<EngineName, String> {
     match name {
         "shm" => Ok(EngineName::Shm),
@@ -56,15 +59,14 @@ pub(crate) fn engine(name: &str) -> Result<EngineName, String> {
         "mpi" => Err("this build has no mpi engine; type `cargo xtask mpi` and then \
                       `cargo build --release -p outlast-cli --features mpi` (see `outlast doctor`)"
             .to_string()),
-        "sim" => {
-            Err("the simulator runs inside a test, not as processes; this command has: shm"
-                .to_string())
-        }
-        other => Err(format!("unknown engine `{other}`; this command has: shm")),
+        "sim" => Err(format!(
+            "the simulator has no processes (see `outlast sim`); this command has: {ENGINES}"
+        )),
+        other => Err(format!("unknown engine `{other}`; this command has: {ENGINES}")),
     }
 }
 
-/// A duration in seconds with milliseconds, as all reports show it.
+/// A duration in seconds with three decimals, as all reports show it.
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.3} s", duration.as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! Where reports go: JSON to standard output or a file, everything for people elsewhere.
+//! Where reports go: JSON to standard output or to a file, text for people elsewhere.
 
 use anyhow::Context;
 use std::io::Write;
@@ -17,9 +17,10 @@ pub(crate) fn write_json(path: &Path, report: &impl serde::Serialize) -> anyhow:
     }
 }
 
-/// Writes a line for people: to standard output, or to standard error when the former is for JSON alone.
+/// Writes a line for people: to standard output, or to standard error if standard output is for
+/// JSON.
 pub(crate) fn say(json: Option<&Path>, line: impl std::fmt::Display) {
-    // A reader that went away must not end the command before its verdict.
+    // A closed pipe must not end the command before its report is complete.
     let _ = match json == Some(Path::new("-")) {
         true => writeln!(std::io::stderr().lock(), "{line}"),
         false => writeln!(std::io::stdout().lock(), "{line}"),

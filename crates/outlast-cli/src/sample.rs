@@ -1,4 +1,5 @@
-//! A small member for trying out `outlast run`, and for its tests: it works with the others for a while and checks itself.
+//! A small program for trying out `outlast run`, and for its tests: its members add to each other's
+//! counters for some seconds and check the sums.
 
 use anyhow::Context;
 use clap::Args;
@@ -6,13 +7,14 @@ use outlast::{Epoch, Error, Job, JoinOptions, MemberId};
 use std::io::Write;
 use std::time::Duration;
 
-/// A member that adds to the counters of the others for some seconds and tells what it noticed, a JSON object a line.
+/// Adds to the counters of the other members for some seconds; reports deaths and wrong sums as
+/// JSON.
 #[derive(Args)]
 pub(crate) struct SampleMember {}
 
-/// How long it works.
+/// How long a member adds to the counters.
 const WORK: Duration = Duration::from_secs(3);
-/// How long it waits for those who have not finished.
+/// How long a member waits for members that have not finished.
 const LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -26,7 +28,7 @@ impl SampleMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(LIMIT).join()?;
         let members = job.members() as u64;
-        // A counter for each member, and a word that says that it has finished.
+        // A counter for each member, and a word that is set when this member has finished.
         job.grow((members + 1) * 8)?;
         let mut sample = Sample { job: &job, added: vec![0; members as usize], noticed: Epoch(0) };
         let end = job.now().after(WORK);
@@ -46,14 +48,14 @@ impl SampleMember {
 
 struct Sample<'a> {
     job: &'a Job,
-    /// How many of its additions each member has acknowledged.
+    /// How many additions of this member each member has acknowledged.
     added: Vec<u64>,
-    /// The deaths that were told of.
+    /// The epoch up to which deaths were reported.
     noticed: Epoch,
 }
 
 impl Sample<'_> {
-    /// Tells of deaths, once each.
+    /// Reports the dead members whenever the view has changed.
     fn look_around(&mut self) -> anyhow::Result<()> {
         let view = self.job.view();
         if view.epoch != self.noticed {
@@ -69,14 +71,15 @@ impl Sample<'_> {
         let offset = u64::from(self.job.me().0) * 8;
         match self.job.fetch_add(Epoch::ANY, member, offset, 1) {
             Ok(_) => self.added[member.index()] += 1,
-            // One that is dead, or that has not made room for its counters yet.
+            // The member is dead, or has not grown its segment yet.
             Err(Error::Dead { .. } | Error::OutOfRange { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Compares what was acknowledged with what is there; what does not add up. Leaves when all who live are here too.
+    /// Compares the acknowledged additions with the counters and returns the differences. Then
+    /// waits until all living members are here.
     fn finish(&mut self, members: u64) -> anyhow::Result<Vec<String>> {
         let mut wrong = Vec::new();
         for member in self.job.view().living() {

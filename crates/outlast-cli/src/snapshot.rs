@@ -1,4 +1,4 @@
-//! `outlast snapshot`: what is in a folder of snapshots, whether it is whole, and what it holds.
+//! `outlast snapshot`: lists the snapshots of a folder, verifies them, and shows their keys.
 
 use crate::quantity::human_bytes;
 use crate::report::{say, write_json};
@@ -9,56 +9,57 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
-PATH is a folder of snapshots, of which the newest is taken, or the folder of one of them (generation-000042).
+PATH is a folder of snapshots, whose newest snapshot is taken, or the folder of a single snapshot
+(generation-000042).
 
 Examples:
-  What there is:
+  The snapshots of a folder:
       outlast snapshot list /scratch/run7
-  Whether every byte is as it was written (exit status 1 and the damaged files if not):
+  Whether every byte is as it was written; if not, exit status 1 and the damaged files:
       outlast snapshot verify /scratch/run7
   The keys that begin with result/, with the sizes of their values:
       outlast snapshot show /scratch/run7 --prefix result/";
 
-/// Look at snapshots: list, verify, show.
+/// List, verify and show snapshots
 #[derive(Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Snapshot {
     #[command(subcommand)]
-    command: Command,
+    command: SnapshotCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// The snapshots of a folder, the oldest first.
-    List(Where),
-    /// Read every byte and compare the checksums; exit status 1 if something is damaged.
-    Verify(Where),
-    /// The keys that a snapshot holds.
-    Show(Show),
+enum SnapshotCommand {
+    /// List the snapshots of a folder, the oldest first
+    List(PathArgs),
+    /// Read every byte and compare the checksums; exit status 1 if a file is damaged
+    Verify(PathArgs),
+    /// Show the keys of a snapshot
+    Show(ShowArgs),
 }
 
 #[derive(Args)]
-struct Where {
-    /// A folder of snapshots, or of one of them
+struct PathArgs {
+    /// A folder of snapshots, or the folder of a single snapshot
     path: PathBuf,
-    /// Write a report as JSON to this file, or to standard output for `-`
+    /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
 
 #[derive(Args)]
-struct Show {
+struct ShowArgs {
     #[command(flatten)]
-    common: Where,
-    /// Only keys that begin with this
+    common: PathArgs,
+    /// Show only keys that begin with this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
-    /// At most so many keys
+    /// Show at most this many keys
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: u64,
 }
 
-/// One snapshot as reports have it.
+/// A snapshot in a report.
 #[derive(Serialize)]
 struct Summary {
     generation: u64,
@@ -71,7 +72,7 @@ struct Summary {
 }
 
 #[derive(Serialize)]
-struct Checked {
+struct VerifyReport {
     ok: bool,
     snapshot: Option<Summary>,
     damaged: Vec<String>,
@@ -88,14 +89,14 @@ struct Entry {
 impl Snapshot {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.command {
-            Command::List(list) => list.list(),
-            Command::Verify(verify) => verify.verify(),
-            Command::Show(show) => show.show(),
+            SnapshotCommand::List(list) => list.list(),
+            SnapshotCommand::Verify(verify) => verify.verify(),
+            SnapshotCommand::Show(show) => show.show(),
         }
     }
 }
 
-/// What the header of a part says; only its beginning is read.
+/// Reads the header of a part, and nothing else of it.
 fn header(generation: &Path, part: &Part) -> Result<Header, FolderError> {
     let path = generation.join(&part.name);
     match snapshot::Reader::open(&path) {
@@ -120,7 +121,7 @@ fn summary(path: &Path) -> Result<Summary, FolderError> {
 
 /// Seconds since 1970 as a date and a time of day, in UTC.
 fn date(seconds: u64) -> String {
-    // Days since 0000-03-01, so that the leap day is the last one of its year.
+    // Days since 0000-03-01: the leap day is then the last day of its year.
     let days = seconds / 86_400 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -133,7 +134,7 @@ fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-impl Where {
+impl PathArgs {
     fn json(&self) -> Option<&Path> {
         self.json.as_deref()
     }
@@ -142,14 +143,17 @@ impl Where {
         let mut summaries = Vec::new();
         let mut is_fine = true;
         let line = |cells: [&str; 6]| {
-            let [generation, taken, members, copies, keys, size] = cells;
+            let [generation, taken, members, replicas, keys, size] = cells;
             say(
                 self.json(),
-                format!("{generation:>10}  {taken:<23}  {members:>7}  {copies:>6}  {keys:>10}  {size:>10}")
-                    .trim_end(),
+                format!(
+                    "{generation:>10}  {taken:<23}  {members:>7}  {replicas:>8}  {keys:>10}  \
+                     {size:>10}"
+                )
+                .trim_end(),
             );
         };
-        line(["generation", "taken", "members", "copies", "keys", "size"]);
+        line(["generation", "taken", "members", "replicas", "keys", "size"]);
         for Generation { number, path } in snapshot::list(&self.path)? {
             match summary(&path) {
                 Ok(found) => {
@@ -204,20 +208,20 @@ impl Where {
             _ => say(
                 self.json(),
                 format_args!(
-                    "{}: damaged; restore an older one: outlast snapshot list {}",
+                    "{}: damaged; restore an older snapshot: outlast snapshot list {}",
                     generation.display(),
                     generation.parent().unwrap_or(Path::new(".")).display()
                 ),
             ),
         }
         if let Some(json) = self.json() {
-            write_json(json, &Checked { ok, snapshot, damaged })?;
+            write_json(json, &VerifyReport { ok, snapshot, damaged })?;
         }
         Ok(ok)
     }
 }
 
-impl Show {
+impl ShowArgs {
     fn show(self) -> anyhow::Result<bool> {
         let json = self.common.json();
         let generation = snapshot::find(&self.common.path)?;
@@ -236,9 +240,9 @@ impl Show {
                     }
                 }
             })
-            .context("what was read until here is not shown")?;
+            .context("the snapshot is damaged, and none of it is shown")?;
         }
-        entries.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        entries.sort_unstable_by(|first, second| first.key.cmp(&second.key));
         let width = entries.iter().map(|entry| entry.key.len()).max().unwrap_or(3).clamp(3, 60);
         say(
             json,
@@ -248,7 +252,10 @@ impl Show {
             say(json, format_args!("{key:<width$}  {bytes:>10}  {owner:>5}  {version:>7}"));
         }
         if fitting > self.limit {
-            say(json, format_args!("... and {} more; --limit shows them", fitting - self.limit));
+            say(
+                json,
+                format_args!("... and {} more keys; --limit shows them", fitting - self.limit),
+            );
         }
         if let Some(path) = json {
             write_json(path, &entries)?;

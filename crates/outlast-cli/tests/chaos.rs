@@ -1,4 +1,5 @@
-//! `outlast chaos`: it kills and stops, judges, reports as its contract says, and leaves nothing behind.
+//! `outlast chaos` kills and stops members, judges, reports as documented, and leaves nothing
+//! behind.
 
 mod common;
 
@@ -7,7 +8,7 @@ use ::outlast::store::steps;
 use common::{is_over, maps_job_memory, outlast, shared_memory_names, start, wait_until};
 use serde_json::Value;
 
-/// The report of a run whose standard output is JSON alone.
+/// Runs `outlast chaos` and parses its standard output, which must be JSON alone.
 fn report(arguments: &str) -> (common::Finished, Value) {
     let arguments: Vec<&str> =
         ["chaos", "--json", "-"].into_iter().chain(arguments.split(' ')).collect();
@@ -21,7 +22,7 @@ fn report(arguments: &str) -> (common::Finished, Value) {
 #[test]
 fn kills_and_stops_break_no_promise() {
     let (run, report) = report(
-        "--engine shm --ranks 4 --replicas 2 --mode localized \
+        "--engine shm --members 4 --replicas 2 --mode localized \
          --kills 2 --stops 1 --seconds 2 --seed 5",
     );
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
@@ -47,7 +48,8 @@ fn kills_and_stops_break_no_promise() {
 fn kills_and_stops_break_no_promise_in_global_mode() {
     for programs in ["mixed", "bank"] {
         let (run, report) = report(&format!(
-            "--ranks 5 --replicas 3 --mode global --programs {programs} --kills 3 --stops 1 --seconds 2"
+            "--members 5 --replicas 3 --mode global --programs {programs} \
+             --kills 3 --stops 1 --seconds 2"
         ));
         assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
         assert_eq!((&report["kills"], &report["stops"]), (&3.into(), &1.into()), "{report}");
@@ -56,11 +58,11 @@ fn kills_and_stops_break_no_promise_in_global_mode() {
 }
 
 #[test]
-fn without_faults_there_are_no_times() {
+fn a_run_without_faults_reports_no_times() {
     let history = tempfile::NamedTempFile::new().expect("a file");
     let path = history.path().to_str().expect("a plain path");
     let (run, report) = report(&format!(
-        "--ranks 1 --replicas 1 --kills 0 --seconds 0.3 --threads 3 --history {path}"
+        "--members 1 --replicas 1 --kills 0 --seconds 0.3 --threads 3 --history {path}"
     ));
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
     assert_eq!(
@@ -72,10 +74,11 @@ fn without_faults_there_are_no_times() {
     assert!(text.starts_with("outlast-history 1\n") && text.contains(" put "), "{text}");
 }
 
-/// More deaths at once than copies: the store says what is lost, and nothing is lost in silence.
+/// More deaths at once than replicas: the store reports what is lost, and nothing is lost in
+/// silence.
 #[test]
-fn beyond_the_promise_loss_is_called_loss() {
-    let (run, report) = report("--ranks 5 --replicas 2 --kills 3 --seconds 1 --seed 3 --beyond");
+fn loss_beyond_the_promise_is_reported() {
+    let (run, report) = report("--members 5 --replicas 2 --kills 3 --seconds 1 --seed 3 --beyond");
     assert_eq!(
         (run.code(), &report["ok"], &report["lost"]),
         (0, &true.into(), &0.into()),
@@ -85,10 +88,10 @@ fn beyond_the_promise_loss_is_called_loss() {
     assert_eq!(report["kills"], 3, "{report}");
 }
 
-/// One copy, and all but one die: survivors read the memory of the dead, and nothing is lost.
+/// With a single replica, all members but one die. Survivors read the memory of the dead.
 #[test]
-fn salvage_loses_nothing_with_one_copy() {
-    let (run, report) = report("--ranks 5 --replicas 1 --kills 4 --seconds 2 --seed 3 --salvage");
+fn salvage_loses_nothing_with_a_single_replica() {
+    let (run, report) = report("--members 5 --replicas 1 --kills 4 --seconds 2 --seed 3 --salvage");
     assert_eq!(
         (run.code(), &report["ok"], &report["lost"]),
         (0, &true.into(), &0.into()),
@@ -97,7 +100,8 @@ fn salvage_loses_nothing_with_one_copy() {
     assert_eq!(report["kills"], 4, "{report}");
 }
 
-/// In a build for tests members die inside the steps of the protocol, and the report says in which.
+/// In a build with failpoints members die inside the steps of the protocol, and the report names
+/// the steps.
 #[test]
 fn deaths_inside_operations_break_no_promise() {
     if !failpoint::AVAILABLE {
@@ -107,7 +111,7 @@ fn deaths_inside_operations_break_no_promise() {
         return;
     }
     let (run, report) =
-        report("--ranks 5 --replicas 3 --kills 4 --seconds 2 --seed 2 --failpoints");
+        report("--members 5 --replicas 3 --kills 4 --seconds 2 --seed 2 --failpoints");
     assert_eq!(
         (run.code(), &report["ok"], &report["kills"]),
         (0, &true.into(), &4.into()),
@@ -120,7 +124,7 @@ fn deaths_inside_operations_break_no_promise() {
     assert!(in_steps > 0, "{report}");
 }
 
-/// A store that is broken on purpose does not pass.
+/// A store with a protocol rule switched off does not pass.
 #[test]
 fn a_broken_store_is_caught() {
     if !failpoint::AVAILABLE {
@@ -129,7 +133,7 @@ fn a_broken_store_is_caught() {
     let mut command = std::process::Command::new(common::OUTLAST);
     command.args([
         "chaos",
-        "--ranks",
+        "--members",
         "3",
         "--replicas",
         "2",
@@ -147,11 +151,11 @@ fn a_broken_store_is_caught() {
     assert!(report["nonlinearizable"].as_u64() > Some(0), "{report}");
 }
 
-/// With OUTLAST_LOG one can follow what the store does about a death, member by member.
+/// OUTLAST_LOG shows how the store handles a death, member by member.
 #[test]
-fn the_log_tells_of_deaths() {
+fn the_log_reports_deaths() {
     let mut command = std::process::Command::new(common::OUTLAST);
-    command.args(["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "1"]);
+    command.args(["chaos", "--members", "3", "--replicas", "2", "--kills", "1", "--seconds", "1"]);
     let output = command.env("OUTLAST_LOG", "debug").output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -160,11 +164,11 @@ fn the_log_tells_of_deaths() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn contradicting_options_are_refused() {
     for (wrong, said) in [
-        (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
-        (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
-        (&["--replicas", "0", "--kills", "0"], "0 copies"),
+        (&["--members", "4", "--kills", "4"][..], "leave no survivor"),
+        (&["--members", "4", "--replicas", "5"], "5 replicas in a job of 4"),
+        (&["--replicas", "0", "--kills", "0"], "0 replicas"),
         (&["--replicas", "1", "--kills", "1"], "--beyond"),
         (&["--mode", "global", "--beyond"], "--mode localized"),
         (&["--failpoints", "--die-in", "recover.shrink"], "--mode global"),
@@ -172,7 +176,7 @@ fn what_cannot_be_is_refused() {
         (&["--engine", "sim"], "this command has: shm"),
         (&["--seconds", "0"], "seconds"),
         (&["--threads", "0"], "threads"),
-        (&["--ranks", "0"], "0"),
+        (&["--members", "0"], "0"),
         (&["--kills", "-1"], "-1"),
         (&["--failpoints", "--die-in", "fly"], "there is no step `fly`; there are write.enter, "),
         (&["--failpoints", "--die-in", "install"], "several steps end with `install`"),
@@ -185,9 +189,9 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn ctrl_c_ends_it_and_its_members() {
+fn ctrl_c_ends_the_command_and_its_members() {
     let started =
-        start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+        start(&["chaos", "--members", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
     let members = started.children(3);
     wait_until("the members to join", || members.iter().all(|&pid| maps_job_memory(pid)));
     started.signal(rustix::process::Signal::INT);
@@ -197,11 +201,11 @@ fn ctrl_c_ends_it_and_its_members() {
     assert!(members.iter().all(|&pid| is_over(pid)));
 }
 
-/// The command's death by SIGKILL takes its members with it, and they leave nothing.
+/// If the command is killed by SIGKILL, its members end and leave nothing behind.
 #[test]
 fn members_end_with_the_command() {
     let started =
-        start(&["chaos", "--ranks", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
+        start(&["chaos", "--members", "3", "--replicas", "2", "--kills", "1", "--seconds", "60"]);
     let members = started.children(3);
     started.signal(rustix::process::Signal::KILL);
     wait_until("the members to end", || members.iter().all(|&pid| is_over(pid)));

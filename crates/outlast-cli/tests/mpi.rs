@@ -1,4 +1,5 @@
-//! The commands on the mpi engine, under a real mpirun, on one host and on hosts made of network namespaces.
+//! The commands on the mpi engine, under a real mpirun, on this host and on hosts made of network
+//! namespaces.
 
 mod common;
 
@@ -8,17 +9,18 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 
-/// One job at a time: the machine is small, and mpirun's processes take all there is.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Jobs run in turn: the machine is small, and mpirun's processes use all of it.
+static JOB_LOCK: Mutex<()> = Mutex::new(());
 
 fn run(arguments: &[&str]) -> common::Finished {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = JOB_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let run = outlast(arguments);
     assert_eq!(shared_memory_names(), [""; 0], "{run:?}");
     run
 }
 
-/// Nodes of two ranks each on one host, which needs no root: neighbours share memory, the others speak by messages.
+/// Nodes of two ranks each on this host, which needs no root. Members of a node share memory,
+/// members of different nodes exchange messages.
 #[test]
 fn nodes_outlast_their_members() {
     let mut command = Command::new(OUTLAST);
@@ -26,7 +28,7 @@ fn nodes_outlast_their_members() {
         "chaos",
         "--engine",
         "mpi",
-        "--ranks",
+        "--members",
         "6",
         "--kills",
         "2",
@@ -39,8 +41,8 @@ fn nodes_outlast_their_members() {
     check_two_kills(&mut command);
 }
 
-/// Every member is a node, and the kernel is not asked: a death is known by a majority's word alone, and who is left goes
-/// on with a lease.
+/// Every member is a node, and the kernel is not asked: only a majority declares a member dead, and
+/// the survivors go on with a lease.
 #[test]
 fn a_majority_takes_the_place_of_the_kernel() {
     let mut command = Command::new(OUTLAST);
@@ -48,7 +50,7 @@ fn a_majority_takes_the_place_of_the_kernel() {
         "chaos",
         "--engine",
         "mpi",
-        "--ranks",
+        "--members",
         "5",
         "--kills",
         "2",
@@ -63,7 +65,7 @@ fn a_majority_takes_the_place_of_the_kernel() {
 }
 
 fn check_two_kills(command: &mut Command) {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = JOB_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let output = command.output().expect("the command starts");
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
@@ -82,19 +84,19 @@ fn check_chaos(arguments: &[&str], kills: u64) {
 #[test]
 fn kills_and_stops_break_no_promise() {
     check_chaos(
-        &["--ranks", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"],
+        &["--members", "5", "--kills", "2", "--stops", "1", "--seconds", "2", "--seed", "5"],
         2,
     );
 }
 
-/// In global mode.
+/// In global mode all members stop at a death.
 #[test]
 fn members_recover_together() {
     check_chaos(
         &[
             "--mode",
             "global",
-            "--ranks",
+            "--members",
             "6",
             "--kills",
             "2",
@@ -112,7 +114,7 @@ fn members_recover_together() {
 #[test]
 fn members_on_three_hosts_recover_together() {
     let arguments =
-        ["--mode", "global", "--ranks", "6", "--hosts", "3", "--kills", "2", "--seconds", "2"];
+        ["--mode", "global", "--members", "6", "--hosts", "3", "--kills", "2", "--seconds", "2"];
     if is_root() {
         check_chaos(&arguments, 2);
     } else {
@@ -125,15 +127,15 @@ fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// What a command says that cannot make hosts.
+/// Checks the message of a command that cannot make hosts.
 fn check_without_root(run: &common::Finished) {
     assert!(run.code() == 1 && run.stderr.contains("needs root"), "{run:?}");
 }
 
 #[test]
-fn three_hosts_lose_one_of_them_and_nothing_else() {
+fn killing_a_host_of_three_loses_no_write() {
     let arguments =
-        ["--ranks", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
+        ["--members", "6", "--hosts", "3", "--kill-host", "--seconds", "2", "--seed", "4"];
     if is_root() {
         check_chaos(&arguments, 2);
     } else {
@@ -141,11 +143,12 @@ fn three_hosts_lose_one_of_them_and_nothing_else() {
     }
 }
 
-/// The members of a host that is cut off live on, and are acknowledged nothing that the others do not have; the others go on.
+/// The members of a cut-off host live on, but none of their writes is acknowledged. The other hosts
+/// go on.
 #[test]
-fn of_two_sides_of_a_cut_link_one_goes_on() {
+fn only_the_majority_goes_on_after_a_cut() {
     let arguments = [
-        "--ranks",
+        "--members",
         "6",
         "--hosts",
         "3",
@@ -174,8 +177,8 @@ fn wrong_usage_exits_with_status_2_and_says_why() {
     let cases: [(&[&str], &str); 5] = [
         (&["chaos", "--hosts", "2"], "say --engine mpi as well"),
         (&["chaos", "--engine", "mpi", "--kill-host"], "--hosts"),
-        (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs another one"),
-        (&["chaos", "--engine", "mpi", "--hosts", "1", "--cut-host"], "needs another one"),
+        (&["chaos", "--engine", "mpi", "--hosts", "1", "--kill-host"], "needs a second host"),
+        (&["chaos", "--engine", "mpi", "--hosts", "1", "--cut-host"], "needs a second host"),
         (
             &["chaos", "--engine", "mpi", "--hosts", "3", "--cut-host", "--kill-host"],
             "cannot be used with",
@@ -188,7 +191,7 @@ fn wrong_usage_exits_with_status_2_and_says_why() {
 }
 
 #[test]
-fn the_demo_loses_nothing() {
+fn the_demo_loses_no_write() {
     let run = run(&["demo", "--engine", "mpi", "--json", "-"]);
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
     assert_eq!(
@@ -198,10 +201,10 @@ fn the_demo_loses_nothing() {
     );
 }
 
-/// Inside an mpirun of the user's the ranks are the members, and rank 0 is the command as well.
+/// Inside an mpirun of the user the ranks are the members, and rank 0 is the command as well.
 #[test]
 fn the_ranks_of_an_mpirun_become_members() {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = JOB_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mpi/bin/mpirun");
     let mpirun = if installed.exists() { installed } else { "mpirun".into() };
     let mut command = Command::new("timeout");
@@ -226,8 +229,8 @@ fn the_ranks_of_an_mpirun_become_members() {
     assert_eq!((&report["ok"], &report["kills"]), (&true.into(), &2.into()), "{output:?}");
 }
 
-/// Whether the engine of this process has opened the pipe to its launcher, to write alone, at the end and without waiting: its
-/// first word there is that it has joined.
+/// Whether the engine of this process has joined. It has then opened the pipe to its launcher
+/// write-only, for appending, without waiting; its first message there is that it has joined.
 fn has_joined(pid: u32) -> bool {
     let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     files.into_iter().any(|file| {
@@ -238,15 +241,17 @@ fn has_joined(pid: u32) -> bool {
     })
 }
 
-/// Everything on one of three hosts ends, while one daemon of mpirun has begun all ranks: the others work on to their end.
+/// All processes on one of three hosts are killed, while a single daemon of mpirun has started all
+/// ranks. The other members finish.
 #[test]
-fn a_job_under_one_daemon_outlasts_a_host() {
+fn a_job_under_a_single_daemon_outlasts_a_host() {
     if !is_root() {
         return;
     }
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _guard = JOB_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let script = format!(
-        "exec {OUTLAST} run --engine mpi --hosts \"$OUTLAST_HOSTFILE\" -n 6 --memory 1M {OUTLAST} sample-member"
+        "exec {OUTLAST} run --engine mpi --hosts \"$OUTLAST_HOSTFILE\" -n 6 --memory 1M \
+         {OUTLAST} sample-member"
     );
     let job = start(&["hosts", "3", "--", "sh", "-c", &script]);
     let namespace = format!("outlast-{}-host3", job.pid());
@@ -265,11 +270,11 @@ fn a_job_under_one_daemon_outlasts_a_host() {
     let run = job.finish();
     let count = |text: &str| run.stdout.lines().filter(|line| line.contains(text)).count();
     assert_eq!(count("\"wrong\":[]"), 4, "{run:?}");
-    // Whoever learns of one first tells of it again with the other.
+    // A member reports all dead members at each death: the first death may be reported twice.
     assert!(count("\"dead\":2") >= 4 && count("\"dead\":5") >= 4, "{run:?}");
 }
 
-/// Whether there are namespaces that this process has made.
+/// Whether namespaces of this process exist.
 fn has_namespaces(pid: u32) -> bool {
     let list = Command::new("ip").args(["netns", "list"]).output().expect("ip starts");
     String::from_utf8_lossy(&list.stdout).contains(&format!("outlast-{pid}-"))
@@ -290,7 +295,7 @@ fn hosts_are_taken_down_after_an_interruption() {
 }
 
 #[test]
-fn hosts_are_made_or_it_is_said_why_not() {
+fn hosts_are_made_or_the_reason_is_printed() {
     let run = run(&["hosts", "2", "--", "sh", "-c", "hostname; grep host2 /etc/hosts"]);
     if is_root() {
         assert_eq!((run.code(), run.stdout.as_str()), (0, "host1\n10.77.0.2 host2\n"), "{run:?}");

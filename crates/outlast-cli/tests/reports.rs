@@ -1,4 +1,5 @@
-//! `outlast doctor`, `outlast demo` and `outlast bench`: their reports parse, and standard output holds nothing else.
+//! `outlast doctor`, `outlast demo` and `outlast bench`: their reports are JSON, and standard
+//! output holds nothing else.
 
 mod common;
 
@@ -42,9 +43,9 @@ fn doctor_writes_a_table_and_a_file() {
     assert!(run.stderr.contains("/no/such/folder/doctor.json"), "{run:?}");
 }
 
-/// A limit that is too low is found, said, and makes the status 1.
+/// A limit that is too low is reported with advice, and the exit status is 1.
 #[test]
-fn doctor_sees_a_low_limit() {
+fn doctor_reports_a_low_limit() {
     let script = format!("ulimit -f 16; exec {} doctor", common::OUTLAST);
     let run = std::process::Command::new("sh").args(["-c", &script]).output().expect("runs");
     let table = String::from_utf8_lossy(&run.stdout);
@@ -90,7 +91,7 @@ fn the_demo_passes_and_reports_as_json() {
 }
 
 #[test]
-fn the_demo_refuses_what_it_cannot_show() {
+fn the_demo_refuses_too_few_members_and_unknown_engines() {
     let run = outlast(&["demo", "-n", "2"]);
     assert_eq!(run.code(), 2, "{run:?}");
     let run = outlast(&["demo", "--engine", "foo"]);
@@ -106,14 +107,14 @@ fn the_demo_refuses_what_it_cannot_show() {
     }
 }
 
-/// Snapshots are measured and nothing is left of them; where they cannot be written, the reason is told.
+/// The benchmark removes its files. If they cannot be written, it prints the reason.
 #[test]
 fn the_benchmark_of_snapshots_reports_and_cleans_up() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("a plain path");
     let run = outlast(
         &[
-            &["bench", "snapshot", "--size", "4M", "--value-size", "10K", "--ranks", "3"][..],
+            &["bench", "snapshot", "--size", "4M", "--value-size", "10K", "--members", "3"][..],
             &["--rounds", "1", "--folder", path, "--json", "-"],
         ]
         .concat(),
@@ -134,7 +135,7 @@ fn the_benchmark_of_snapshots_reports_and_cleans_up() {
     assert!(run.stderr.contains("Not a directory"), "{run:?}");
 }
 
-/// The figures of `outlast bench ulfm` in this folder.
+/// Checks the figures that `outlast bench ulfm` has written into a folder.
 fn check_figures(folder: &std::path::Path, names: &[&str]) {
     for name in names {
         let svg = std::fs::read_to_string(folder.join(name)).expect("the figure was written");
@@ -147,7 +148,7 @@ fn check_figures(folder: &std::path::Path, names: &[&str]) {
     }
 }
 
-/// Every element is closed, in the right order, and nothing is left unescaped.
+/// Checks that every element is closed, in the right order, and that all text is escaped.
 fn check_xml(text: &str) {
     let mut open = Vec::new();
     let mut rest = text;
@@ -178,7 +179,7 @@ fn agree_and_shrink_are_measured_and_drawn() {
     let run = outlast(&[
         "bench",
         "ulfm",
-        "--ranks",
+        "--members",
         "2,3",
         "--rounds",
         "1",
@@ -221,13 +222,13 @@ fn agree_and_shrink_are_measured_and_drawn() {
     check_figures(&plot, &["agree.svg", "shrink.svg"]);
 }
 
-/// In the simulator messages grow with the logarithm of the members.
+/// In the simulator the number of messages grows with the logarithm of the number of members.
 #[test]
-fn the_simulated_figures_show_the_logarithm() {
+fn simulated_messages_grow_logarithmically() {
     let folder = tempfile::tempdir().expect("a folder");
     let plot = folder.path().to_str().expect("a plain path");
     let run =
-        outlast(&["bench", "ulfm", "--sim", "--ranks", "2,8,64", "--plot", plot, "--json", "-"]);
+        outlast(&["bench", "ulfm", "--sim", "--members", "2,8,64", "--plot", plot, "--json", "-"]);
     assert_eq!(run.code(), 0, "{run:?}");
     let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
     let rows = report["results"].as_array().expect("a list");
@@ -250,7 +251,7 @@ fn the_simulated_figures_show_the_logarithm() {
 #[test]
 fn a_benchmark_against_a_missing_peer_is_refused() {
     let run = std::process::Command::new(common::OUTLAST)
-        .args(["bench", "ulfm", "--ranks", "2", "--rounds", "1", "--peers", "openmpi"])
+        .args(["bench", "ulfm", "--members", "2", "--rounds", "1", "--peers", "openmpi"])
         .env("MPICC", "/no/such/mpicc")
         .output()
         .expect("runs");
@@ -258,8 +259,8 @@ fn a_benchmark_against_a_missing_peer_is_refused() {
     assert_eq!(run.status.code(), Some(2), "{said}");
     assert!(said.contains("/no/such/mpicc") && said.contains("cargo xtask mpi"), "{said}");
     for wrong in [
-        &["--ranks", "1"][..],
-        &["--ranks", "65"],
+        &["--members", "1"][..],
+        &["--members", "65"],
         &["--rounds", "0"],
         &["--sim", "--peers", "openmpi"],
     ] {

@@ -1,4 +1,5 @@
-//! `outlast run` as its users meet it: real processes, real signals, exit statuses, and nothing left behind.
+//! `outlast run` as users see it: real processes, real signals, exit statuses, and nothing left
+//! behind.
 
 mod common;
 
@@ -9,12 +10,13 @@ use common::{
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Arguments for `outlast run` on sample members, which join, work for some seconds and check themselves.
+/// Arguments for `outlast run` with sample members, which join, work for some seconds and check the
+/// results.
 fn members<'a>(options: &[&'a str]) -> Vec<&'a str> {
     [&["run", "--memory", "1M"], options, &[OUTLAST, "sample-member"]].concat()
 }
 
-/// How many sample members have finished, with nothing wrong.
+/// How many sample members have finished without a wrong sum.
 fn finished_well(stdout: &str) -> usize {
     stdout.lines().filter(|line| line.contains("\"done\"") && line.contains("\"wrong\":[]")).count()
 }
@@ -36,7 +38,7 @@ fn a_bad_exit_is_reported_and_fails() {
 }
 
 #[test]
-fn a_kill_is_reported_in_one_line_and_the_survivors_finish_well() {
+fn a_kill_is_reported_in_a_line_and_the_survivors_finish_well() {
     let run = outlast(&members(&["-n", "4", "--kill", "2@800ms"]));
     assert_eq!(run.code(), 0, "{run:?}");
     let [line] = run.lines_with("member 2 (pid ")[..] else { panic!("{run:?}") };
@@ -57,14 +59,14 @@ fn a_kill_is_reported_in_one_line_and_the_survivors_finish_well() {
 }
 
 #[test]
-fn a_kill_fails_the_run_if_that_is_asked_for() {
+fn fail_on_death_makes_a_kill_fail_the_run() {
     let run = outlast(&["run", "-n", "2", "--fail-on-death", "--kill", "0@100ms", "sleep", "0.5"]);
     assert_eq!(run.code(), 1, "{run:?}");
     assert_eq!(run.lines_with("member 0 (pid ").len(), 1, "{run:?}");
 }
 
 #[test]
-fn a_kill_that_comes_too_late_is_said_to() {
+fn a_kill_of_an_ended_member_is_reported() {
     let run = outlast(&[
         "run",
         "-n",
@@ -104,7 +106,7 @@ fn a_stopped_member_is_not_dead() {
     let run = outlast(&members(&["-n", "3", "--stop", "1@500ms:1s"]));
     assert_eq!(run.code(), 0, "{run:?}");
     assert_eq!(finished_well(&run.stdout), 3, "{run:?}");
-    // Members leave at the end, and slower ones may notice that; nobody may notice anything before.
+    // Members that have left do not count as dead: no member may report a death.
     assert_eq!(run.lines_with("stopped member 1 at ").len(), 1, "{run:?}");
     assert_eq!(run.lines_with("resumed member 1 at ").len(), 1, "{run:?}");
     assert_eq!(run.stdout.matches("\"noticed\"").count(), 0, "{run:?}");
@@ -185,7 +187,7 @@ fn ctrl_c_ends_all_members() {
 }
 
 #[test]
-fn the_second_ctrl_c_kills_members_that_do_not_listen() {
+fn a_second_ctrl_c_kills_members_that_ignore_it() {
     let run = start(&["run", "-n", "2", "sh", "-c", "trap '' INT; echo ready; exec sleep 60"]);
     let pids = run.children(2);
     let is_sleeping = |pid: &u32| {
@@ -197,7 +199,7 @@ fn the_second_ctrl_c_kills_members_that_do_not_listen() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(
         !pids.iter().any(|&pid| is_over(pid)),
-        "the first one is passed on, and they ignore it"
+        "the first signal is passed on, and they ignore it"
     );
     run.signal(Signal::INT);
     let run = run.finish();
@@ -210,8 +212,9 @@ fn other_signals_are_passed_on() {
     let script = "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 0.02; done";
     let run = start(&["run", "-n", "2", "sh", "-c", script]);
     let pids = run.children(2);
-    // Before its trap is set the signal would end a shell; its first sleep begins after that. (The signals that
-    // a process catches do not tell: just after the fork they are still those of the launcher.)
+    // Without a trap the signal would end the shell. Its first sleep begins after the trap is set.
+    // (The set of caught signals does not show it: just after the fork it is still the launcher's
+    // set.)
     wait_until("the shells to set their traps", || {
         pids.iter().all(|&pid| !children(pid).is_empty())
     });
@@ -221,9 +224,9 @@ fn other_signals_are_passed_on() {
     assert_eq!(run.stdout.matches("got it").count(), 2, "{run:?}");
 }
 
-/// Only the launcher can know of it, and tells the others.
+/// Only the launcher can know of this end, and it informs the members.
 #[test]
-fn a_member_that_ends_before_it_joins_holds_nobody_up() {
+fn members_do_not_wait_for_a_member_that_ended_before_joining() {
     let script = format!("case $OUTLAST_JOB in *:1) exit 0;; esac; exec {OUTLAST} sample-member");
     let run = outlast(&["run", "-n", "3", "--memory", "1M", "sh", "-c", &script]);
     assert_eq!(run.code(), 0, "{run:?}");
@@ -245,7 +248,7 @@ fn members_outlive_a_killed_launcher_and_finish_on_their_own() {
 }
 
 #[test]
-fn members_die_with_the_launcher_if_that_is_asked_for() {
+fn die_with_launcher_ends_the_members_of_a_killed_launcher() {
     let run = start(&members(&["-n", "3", "--die-with-launcher"]));
     let pids = run.children(3);
     wait_until("the members to join", || pids.iter().all(|&pid| maps_job_memory(pid)));

@@ -1,11 +1,11 @@
-//! `outlast sim`: seeds are run and judged, the report is as its contract says, and a seed replays.
+//! `outlast sim` runs and judges seeds, reports as documented, and replays a seed.
 
 mod common;
 
 use common::outlast;
 use serde_json::Value;
 
-/// The report of a run whose standard output is JSON alone.
+/// Runs `outlast sim` and parses its standard output, which must be JSON alone.
 fn report(arguments: &[&str]) -> (common::Finished, Value) {
     let run = outlast(&[&["sim", "--json", "-"], arguments].concat());
     let report = serde_json::from_str(&run.stdout);
@@ -17,7 +17,7 @@ fn report(arguments: &[&str]) -> (common::Finished, Value) {
 #[test]
 fn seeds_with_deaths_and_stops_break_no_promise() {
     let shape = [
-        "--ranks",
+        "--members",
         "5",
         "--replicas",
         "3",
@@ -42,11 +42,11 @@ fn seeds_with_deaths_and_stops_break_no_promise() {
     }
 }
 
-/// More die than there are copies, in waves: each waits until the copies are back.
+/// More deaths than replicas, in waves: each wave waits until no replica is missing.
 #[test]
-fn all_but_one_may_die_in_waves() {
+fn all_members_but_the_last_may_die_in_waves() {
     let (run, report) =
-        report(&["--ranks", "7", "--replicas", "2", "--seeds", "0..20", "--kills", "6"]);
+        report(&["--members", "7", "--replicas", "2", "--seeds", "0..20", "--kills", "6"]);
     assert_eq!(
         (run.code(), &report["ok"], &report["kills"]),
         (0, &true.into(), &120.into()),
@@ -54,24 +54,35 @@ fn all_but_one_may_die_in_waves() {
     );
 }
 
-/// More die at once than there are copies: what is lost is called lost until it is accepted, and nothing else is affected.
+/// More deaths at once than replicas: calls report what is lost until the loss is accepted, and no
+/// other key is affected.
 #[test]
-fn beyond_the_promise_loss_is_called_loss() {
+fn loss_beyond_the_promise_is_reported() {
     for programs in ["calls", "mixed", "bank", "steal"] {
-        let shape =
-            ["--ranks", "5", "--replicas", "2", "--seeds", "0..40", "--kills", "3", "--stops", "1"];
+        let shape = [
+            "--members",
+            "5",
+            "--replicas",
+            "2",
+            "--seeds",
+            "0..40",
+            "--kills",
+            "3",
+            "--stops",
+            "1",
+        ];
         let (run, report) = report(&[&shape[..], &["--beyond", "--programs", programs]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
         assert!(report["data_lost"].as_u64() > Some(40), "{report}");
     }
 }
 
-/// Survivors read the memory of the dead: nothing is lost, even with one copy.
+/// Survivors read the memory of the dead: nothing is lost, even with a single replica.
 #[test]
 fn salvage_loses_nothing() {
     for (replicas, programs) in [("1", "calls"), ("2", "mixed"), ("1", "bank"), ("1", "steal")] {
         let shape =
-            ["--ranks", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
+            ["--members", "5", "--seeds", "0..40", "--kills", "4", "--stops", "1", "--salvage"];
         let (run, report) =
             report(&[&shape[..], &["--replicas", replicas, "--programs", programs]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
@@ -85,7 +96,7 @@ fn salvage_loses_nothing() {
 #[test]
 fn a_seed_replays() {
     let seed = [
-        "--ranks",
+        "--members",
         "3",
         "--replicas",
         "2",
@@ -112,21 +123,22 @@ fn a_seed_replays() {
     assert_eq!(trace(&first), trace(&second));
 }
 
-/// Programs that once lost an acknowledged write: a thread had not noticed that another one of its member had found a home
-/// that had begun to fill.
+/// These seeds once lost an acknowledged write: a thread had not noticed that another thread of its
+/// member had found a replica that was beginning to fill.
 #[test]
-fn seeds_that_once_failed_do_not() {
+fn formerly_failing_seeds_pass() {
     for (shape, seed) in
         [("8 --replicas 4 --kills 7", "1002011"), ("8 --replicas 4 --kills 7", "1007411")]
     {
         let arguments: Vec<&str> =
             shape.split(' ').chain(["--programs", "calls", "--seed", seed]).collect();
-        let (run, report) = report(&[&["--ranks"], &arguments[..]].concat());
+        let (run, report) = report(&[&["--members"], &arguments[..]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &true.into()), "{run:?}");
     }
 }
 
-/// A store that is broken on purpose is caught, by a seed that says how to run it again.
+/// A store with a protocol rule switched off is caught, and the report has the command that replays
+/// the seed.
 #[test]
 fn a_broken_store_is_caught_and_the_seed_replays() {
     if !::outlast::failpoint::AVAILABLE {
@@ -145,14 +157,14 @@ fn a_broken_store_is_caught_and_the_seed_replays() {
         (output.status.code(), report)
     };
     let (code, report) =
-        with_mutant(&["--ranks", "4", "--replicas", "2", "--kills", "1", "--seeds", "0..5"]);
+        with_mutant(&["--members", "4", "--replicas", "2", "--kills", "1", "--seeds", "0..5"]);
     assert_eq!((code, &report["ok"]), (Some(1), &false.into()), "{report}");
     assert!(report["violations"].as_u64() > Some(0), "{report}");
     let failing = &report["failing"][0];
     assert!(failing["kind"].as_str().is_some_and(|kind| !kind.is_empty()), "{report}");
     let replay = failing["replay"].as_str().expect("a command");
     for option in
-        ["--ranks 4", "--replicas 2", "--kills 1", "--stops 0", "--mode localized", "--trace"]
+        ["--members 4", "--replicas 2", "--kills 1", "--stops 0", "--mode localized", "--trace"]
     {
         assert!(replay.contains(option), "{replay}");
     }
@@ -161,13 +173,23 @@ fn a_broken_store_is_caught_and_the_seed_replays() {
     assert_eq!((code, &again["failing"][0]["kind"]), (Some(1), &failing["kind"]), "{again}");
 }
 
-/// Members stop and recover together, and what their procedures do is all there or not at all. Broken on purpose, a recovery is
-/// caught.
+/// Members stop and recover together, and the effects of their procedures are all there or not at
+/// all. With a rule of the recovery switched off, a seed fails.
 #[test]
 fn members_recover_together_in_global_mode() {
     for programs in ["calls", "mixed", "bank", "steal"] {
-        let shape =
-            ["--ranks", "4", "--replicas", "3", "--kills", "2", "--stops", "1", "--mode", "global"];
+        let shape = [
+            "--members",
+            "4",
+            "--replicas",
+            "3",
+            "--kills",
+            "2",
+            "--stops",
+            "1",
+            "--mode",
+            "global",
+        ];
         let run = outlast(
             &[&["sim", "--seeds", "0..12", "--programs", programs, "--json", "-"], &shape[..]]
                 .concat(),
@@ -181,7 +203,7 @@ fn members_recover_together_in_global_mode() {
         let mut command = std::process::Command::new(common::OUTLAST);
         command.args([
             "sim",
-            "--ranks",
+            "--members",
             "4",
             "--replicas",
             "3",
@@ -200,10 +222,10 @@ fn members_recover_together_in_global_mode() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn contradicting_options_are_refused() {
     for (wrong, said) in [
-        (&["--ranks", "4", "--kills", "4"][..], "leave no survivor"),
-        (&["--ranks", "4", "--replicas", "5"], "5 copies in a job of 4"),
+        (&["--members", "4", "--kills", "4"][..], "leave no survivor"),
+        (&["--members", "4", "--replicas", "5"], "5 replicas in a job of 4"),
         (&["--replicas", "1", "--kills", "1"], "--replicas 2"),
         (&["--mode", "global", "--beyond"], "--mode localized"),
         (&["--seeds", "5"], "A..B"),

@@ -1,4 +1,4 @@
-//! `outlast snapshot`: a new user's look at what a job has left.
+//! `outlast snapshot` lists, verifies and shows the snapshots of a job.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::outlast;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// A folder with two snapshots of a job of two.
+/// A folder with two snapshots of a job of two members.
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("snapshots");
@@ -55,7 +55,7 @@ fn snapshots_are_listed_verified_and_shown() {
 }
 
 #[test]
-fn a_damaged_snapshot_is_named_and_the_one_before_is_not() {
+fn verify_names_a_damaged_snapshot_and_passes_the_previous() {
     let (_folder, path) = folder();
     let part = path.join("generation-000002").join(part_name(1));
     let mut bytes = std::fs::read(&part).expect("read");
@@ -74,7 +74,7 @@ fn a_damaged_snapshot_is_named_and_the_one_before_is_not() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_refused() {
+fn a_folder_without_snapshots_is_refused() {
     let empty = tempfile::tempdir().expect("a folder");
     for (arguments, said) in [
         (["snapshot", "verify", text(empty.path())], "there is no snapshot"),

@@ -1,14 +1,16 @@
-//! What the tests of the checkers share: a short way to write a history down.
+//! A short notation for histories, for all tests of the checkers.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use outlast_check::history::{Access, Actor, History, Kind, Operation, Outcome, Value, Version};
+use outlast_check::history::{
+    Access, Actor, CallKind, History, Operation, Outcome, Value, Version,
+};
 use outlast_check::violation::{Violation, ViolationKind};
 
-/// A history under construction. Actors are members with one thread.
+/// A history under construction. Actors are members with a single thread.
 #[derive(Default)]
 pub struct Scenario {
     operations: Vec<Operation>,
@@ -29,11 +31,11 @@ impl Scenario {
     ) -> &mut Self {
         let sequence = self.sequences.entry(member).or_default();
         let kind = if accesses.len() > 1 {
-            Kind::Transaction
+            CallKind::Transaction
         } else if accesses.iter().any(Access::changes) {
-            Kind::Put
+            CallKind::Put
         } else {
-            Kind::Get
+            CallKind::Get
         };
         self.operations.push(Operation {
             actor: Actor::new(member, 0),
@@ -53,17 +55,17 @@ impl Scenario {
         self.push(member, (times.start, Some(times.end)), Outcome::Ok, accesses)
     }
 
-    /// One that failed without effect.
+    /// An operation of a member that failed without effect.
     pub fn failed(&mut self, member: u32, times: Range<u64>, accesses: &[Access]) -> &mut Self {
         self.push(member, (times.start, Some(times.end)), Outcome::Failed, accesses)
     }
 
-    /// One that timed out.
+    /// An operation of a member that timed out.
     pub fn timeout(&mut self, member: u32, times: Range<u64>, accesses: &[Access]) -> &mut Self {
         self.push(member, (times.start, Some(times.end)), Outcome::Unknown, accesses)
     }
 
-    /// One that never came back.
+    /// An operation of a member that never returned.
     pub fn died(&mut self, member: u32, invoke_ns: u64, accesses: &[Access]) -> &mut Self {
         self.push(member, (invoke_ns, None), Outcome::Unknown, accesses)
     }
@@ -73,23 +75,23 @@ impl Scenario {
     }
 }
 
-/// A read of the `counter`-th version, whose value has the same number.
+/// A read of the `counter`-th version, with a value of that number.
 pub fn r(key: &str, counter: u64) -> Access {
     let read = Access::read(key).at(Version::new(counter, 0));
     if counter == 0 { read } else { read.saw(Value::new(counter)) }
 }
 
-/// A write of the `counter`-th version, whose value has the same number.
+/// A write of the `counter`-th version, with a value of that number.
 pub fn w(key: &str, counter: u64) -> Access {
     Access::write(key, Value::new(counter)).at(Version::new(counter, 0))
 }
 
-/// A read of a value whose version is not known.
+/// A read of a value with an unknown version.
 pub fn rv(key: &str, value: u64) -> Access {
     Access::read(key).saw(Value::new(value))
 }
 
-/// A write of a value whose version is not known.
+/// A write of a value with an unknown version.
 pub fn wv(key: &str, value: u64) -> Access {
     Access::write(key, Value::new(value))
 }

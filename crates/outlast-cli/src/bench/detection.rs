@@ -1,6 +1,6 @@
-//! `outlast bench detection`: how long after a kill -9 the survivors know.
+//! `outlast bench detection`: how long after a kill -9 the survivors know of the death.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
@@ -11,49 +11,51 @@ use outlast::{Epoch, JoinOptions, MemberId};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
-A job is started, its last member is killed with kill -9, and each survivor notes when it knows; then the next one,
-until one is left; then a new job, until there were enough kills. The time runs from just before the kill to the
-survivor's own reading of the clock. Each victim has --map bytes of memory in use, which the kernel must tear down.
+A job is started, and its last member is killed with kill -9. Each survivor takes the time when it
+learns of the death. Then the next member is killed, until a single member is left; then a new job
+starts, until there were enough kills. A time runs from just before the kill to the survivor's own
+reading of the clock. Each victim uses --map bytes of memory, which the kernel has to tear down.
 
 Examples:
   Survivors that wait, victims with 1 GiB:
       outlast bench detection
   Survivors that compute, more of them than cores:
-      outlast bench detection --ranks 8 --busy --map 64M";
+      outlast bench detection --members 8 --busy --map 64M";
 
-/// Measure how long after a kill -9 each survivor knows of the death.
+/// Measure how long after a kill -9 each survivor knows of the death
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Detection {
+pub(super) struct DetectionBench {
     /// How many processes a job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
-    ranks: u16,
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=64))]
+    members: u16,
     /// How many kills to measure
     #[arg(long, value_name = "K", default_value_t = 30)]
     kills: usize,
     /// How much memory each victim has in use
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "1G")]
     map: u64,
-    /// The survivors compute and look at the epoch now and then, instead of waiting for the news
+    /// Survivors compute and poll the epoch, instead of waiting for the death
     #[arg(long)]
     busy: bool,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
-/// A member of the benchmark; started by it.
+/// A member of the benchmark; started by it
 #[derive(Args)]
 pub(crate) struct DetectionMember {
     #[arg(long)]
     map: u64,
-    /// After how many deaths it ends
+    /// After how many deaths the member ends
     #[arg(long)]
     kills: u64,
     #[arg(long)]
     busy: bool,
 }
 
-/// How long the benchmark waits for anything.
+/// How long the benchmark waits for a member.
 const LIMIT: Duration = Duration::from_secs(60);
 
 impl DetectionMember {
@@ -76,13 +78,13 @@ impl DetectionMember {
             if job.epoch() != seen {
                 let at_ns = machine_ns();
                 let now = job.epoch();
-                // Several at once, if others have left meanwhile.
+                // The epoch counts several deaths at once, if other members have left meanwhile.
                 for epoch in seen.0 + 1..=now.0 {
                     tell(&format!("{epoch} {at_ns}"))?;
                 }
                 seen = now;
             } else if self.busy {
-                // A program that computes looks at the epoch between pieces of work of this length.
+                // A computing program polls the epoch between pieces of work of this length.
                 let piece = Instant::now();
                 while piece.elapsed() < Duration::from_micros(20) {
                     std::hint::spin_loop();
@@ -92,43 +94,44 @@ impl DetectionMember {
             }
         }
         job.leave()?;
-        // Others may have left by then, which counts as deaths too.
+        // Other members may have left by then, which raises the epoch too.
         Ok(seen >= last)
     }
 }
 
-impl Detection {
+impl DetectionBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let ranks = usize::from(self.ranks);
+        let members = usize::from(self.members);
         let mut samples = Vec::new();
         let mut kills = 0;
         while kills < self.kills {
-            samples.extend(measure_once(ranks, self.map, self.busy, ranks - 1)?);
-            kills += ranks - 1;
-            say(self.common.json.as_deref(), format_args!("{kills} of {} kills", self.kills));
+            samples.extend(measure_once(members, self.map, self.busy, members - 1)?);
+            kills += members - 1;
+            say(self.args.json.as_deref(), format_args!("{kills} of {} kills", self.kills));
         }
         let row = Row {
             what: "detection".into(),
             engine: "shm".into(),
-            ranks,
+            members,
             size: Some(self.map),
             contender: if self.busy { "survivors compute" } else { "survivors wait" }.into(),
             ..Row::default()
         };
-        publish(&self.common, vec![row.with_samples(samples)])?;
+        publish(&self.args, vec![row.with_samples(samples)])?;
         Ok(true)
     }
 }
 
-/// Starts a job and kills so many of its members, one after the other, the last one first; what the survivors noted.
+/// Starts a job and kills this many of its members, the last member first. Returns the survivors'
+/// times.
 pub(super) fn measure_once(
-    ranks: usize,
+    members: usize,
     map: u64,
     busy: bool,
     kills: usize,
 ) -> anyhow::Result<Vec<u64>> {
     let mut samples = Vec::new();
-    let mut running = Launch::new(ranks)
+    let mut running = Launch::new(members)
         .program(std::env::current_exe()?)
         .args(["detection-member", "--map", &map.to_string(), "--kills", &kills.to_string()])
         .args(busy.then_some("--busy"))
@@ -136,11 +139,11 @@ pub(super) fn measure_once(
         .die_with_launcher(true)
         .output(Output::Capture)
         .start()?;
-    wait_for_line(&running, 0..ranks, "ready")?;
-    for victim in (1..ranks).rev().take(kills) {
-        // Whatever the last death stirred up has settled.
+    wait_for_line(&running, 0..members, "ready")?;
+    for victim in (1..members).rev().take(kills) {
+        // The work that the last death caused has ended by then.
         std::thread::sleep(Duration::from_millis(100));
-        let epoch = (ranks - victim).to_string() + " ";
+        let epoch = (members - victim).to_string() + " ";
         let killed_ns = machine_ns();
         running.kill(MemberId(victim as u32))?;
         for line in wait_for_line(&running, 0..victim, &epoch)? {
@@ -153,7 +156,8 @@ pub(super) fn measure_once(
     Ok(samples)
 }
 
-/// Waits until each of these members has written a line that begins so; what follows in each.
+/// Waits until each of these members has written a line with this beginning. Returns the rest of
+/// each line.
 fn wait_for_line(
     running: &Running,
     members: std::ops::Range<usize>,

@@ -1,6 +1,6 @@
-//! `outlast bench failover` and `outlast bench repair`: what a kill -9 costs those who go on.
+//! `outlast bench failover` and `outlast bench repair`: what a kill -9 costs the survivors.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::members::{machine_ns, say_line as tell};
 use crate::quantity;
 use crate::report::say;
@@ -12,66 +12,74 @@ use outlast::{Epoch, Job, JoinOptions, MemberId};
 use std::time::{Duration, Instant};
 
 const FAILOVER_EXAMPLES: &str = "\
-One member writes, in turn, keys that have a copy on the member that is killed. Reported are the first put that began
-after the kill, the first one after the writer's view had the death, and the longest time without an acknowledged
-put. With more runnable processes than cores the scheduler's share is in it.
+A member writes, in turn, keys that have a replica on the member that is killed. Reported are the
+first put that began after the kill, the first put after the writer's view had the death, and the
+longest time without an acknowledged put. With more runnable processes than cores the times
+include waits for the scheduler.
 
 Examples:
-  Thirty kills, victims with 1 GiB in use:
+  Thirty kills of victims with 1 GiB in use:
       outlast bench failover --kills 30 --map 1G";
 
 const REPAIR_EXAMPLES: &str = "\
-A store is filled, a member is killed, and the time until all copies are there again is taken, from the kill. The floor
-is memcpy of the same bytes, in pieces of one value, into fresh shared memory, which has to be allocated as well.
+A store is filled, a member is killed, and the time from the kill until no replica is missing is
+taken. The floor is memcpy of the same bytes, value by value, into new shared memory, which has to
+be allocated as well.
 
 Examples:
-  256 MiB of values, three copies in four processes:
+  256 MiB of values, three replicas in four processes:
       outlast bench repair --total 256M";
 
-/// Measure how long writers of affected keys notice a kill -9.
+/// Measure how long a kill -9 delays the writer of affected keys
 #[derive(Args)]
 #[command(after_help = FAILOVER_EXAMPLES)]
-pub(super) struct Failover {
+pub(super) struct FailoverBench {
     /// How many processes a job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
-    ranks: u16,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(3..=64))]
+    members: u16,
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=8))]
     replicas: u8,
     /// How many kills to measure, each in a job of its own
-    #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     kills: u16,
     /// How much memory each victim has in use
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64M")]
     map: u64,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
-/// Measure how fast lost copies come back.
+/// Measure how fast lost replicas are repaired
 #[derive(Args)]
 #[command(after_help = REPAIR_EXAMPLES)]
-pub(super) struct Repair {
+pub(super) struct RepairBench {
     /// How many processes a job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
-    ranks: u16,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=8))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(3..=64))]
+    members: u16,
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=8))]
     replicas: u8,
     /// The size of the values
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64K")]
     size: u64,
-    /// All values together, without their copies
+    /// The size of all values together, before replication
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "128M")]
     total: u64,
     /// How many kills to measure, each in a job of its own
-    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, value_name = "K", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     kills: u16,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
-/// The member of such a benchmark; started by it.
+/// A member of the benchmark; started by it
 #[derive(Args)]
 pub(crate) struct FailureMember {
     #[arg(long)]
@@ -84,34 +92,35 @@ pub(crate) struct FailureMember {
     total: u64,
 }
 
-/// How long the benchmark waits for anything.
+/// How long the benchmark waits for a member.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Puts that follow each other more closely than this are not told apart: there are too many of them to tell.
+/// Puts that follow each other more closely than this are not reported: there are too many.
 const GRAIN_NS: u64 = 20_000;
 /// How long the writer goes on after it knows of the death.
 const AFTERWARDS: Duration = Duration::from_millis(300);
 
-/// Starts a job, waits until it is ready, kills its last member; when, and what the first one then says.
+/// Starts a job, waits until it is ready, and kills its last member. Returns the time of the kill
+/// and what member 0 reported.
 fn kill_one(
     what: &str,
-    ranks: usize,
+    members: usize,
     replicas: u8,
     size: u64,
     total: u64,
 ) -> anyhow::Result<(u64, Vec<String>)> {
-    let mut running = Launch::new(ranks)
+    let mut running = Launch::new(members)
         .program(std::env::current_exe()?)
         .args(["failure-member", "--what", what, "--replicas", &replicas.to_string()])
         .args(["--size", &size.to_string(), "--total", &total.to_string()])
         .die_with_launcher(true)
         .output(Output::Capture)
         .start()?;
-    for member in 0..ranks {
+    for member in 0..members {
         wait_for_line(&running, MemberId(member as u32), "ready")?;
     }
     std::thread::sleep(Duration::from_millis(50));
     let killed_ns = machine_ns();
-    running.kill(MemberId(ranks as u32 - 1))?;
+    running.kill(MemberId(members as u32 - 1))?;
     wait_for_line(&running, MemberId(0), "done")?;
     let output = running.output(MemberId(0));
     let outcome = running.wait(LIMIT);
@@ -132,20 +141,24 @@ pub(super) fn wait_for_line(running: &Running, member: MemberId, line: &str) -> 
     }
 }
 
-/// The number that a member said after this word.
+/// The number that a member reported after this word.
 fn number(lines: &[String], word: &str) -> anyhow::Result<u64> {
     let found = lines.iter().find_map(|line| line.strip_prefix(word)?.trim().parse().ok());
     found.with_context(|| format!("the member did not say `{word}`"))
 }
 
-impl Failover {
+impl FailoverBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let ranks = usize::from(self.ranks);
-        ensure!(usize::from(self.replicas) <= ranks, "{} copies need as many ranks", self.replicas);
+        let members = usize::from(self.members);
+        ensure!(
+            usize::from(self.replicas) <= members,
+            "{} replicas need as many members",
+            self.replicas
+        );
         let (mut first, mut known, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
         for kill in 1..=self.kills {
-            let (killed_ns, lines) = kill_one("failover", ranks, self.replicas, 64, self.map)?;
-            // Each line: when a put began and when it was acknowledged, around the death.
+            let (killed_ns, lines) = kill_one("failover", members, self.replicas, 64, self.map)?;
+            // Each line has the beginning and the acknowledgement of a put around the death.
             let puts: Vec<(u64, u64)> = lines
                 .iter()
                 .filter_map(|line| {
@@ -162,13 +175,13 @@ impl Failover {
                 puts.iter().map(|put| put.1).filter(|&end| end >= killed_ns).collect();
             let gap = acknowledged.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
             gaps.push(gap);
-            say(self.common.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
+            say(self.args.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
         }
         let row = |what: &str, samples: Vec<u64>| {
             let row = Row {
                 what: "failover".into(),
                 engine: "shm".into(),
-                ranks,
+                members,
                 replicas: Some(usize::from(self.replicas)),
                 size: Some(self.map),
                 contender: what.into(),
@@ -181,17 +194,17 @@ impl Failover {
             row("first put after the death is known", known),
             row("longest time without a put", gaps),
         ];
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 }
 
-impl Repair {
+impl RepairBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let ranks = usize::from(self.ranks);
+        let members = usize::from(self.members);
         ensure!(
-            usize::from(self.replicas) < ranks,
-            "there must be more ranks than copies, to repair to"
+            usize::from(self.replicas) < members,
+            "there must be more members than replicas, to repair to"
         );
         ensure!(
             self.size > 0 && self.size <= self.total,
@@ -200,17 +213,17 @@ impl Repair {
         let (mut repairs, mut floors, mut bytes) = (Vec::new(), Vec::new(), 0);
         for kill in 1..=self.kills {
             let (killed_ns, lines) =
-                kill_one("repair", ranks, self.replicas, self.size, self.total)?;
+                kill_one("repair", members, self.replicas, self.size, self.total)?;
             repairs.push(number(&lines, "repaired ")?.saturating_sub(killed_ns));
             floors.push(number(&lines, "floor ")?);
             bytes = number(&lines, "bytes ")?;
-            say(self.common.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
+            say(self.args.json.as_deref(), format_args!("{kill} of {} kills", self.kills));
         }
         let row = |contender: &str, samples: Vec<u64>| {
             let row = Row {
                 what: "repair".into(),
                 engine: "shm".into(),
-                ranks,
+                members,
                 replicas: Some(usize::from(self.replicas)),
                 size: Some(bytes),
                 contender: contender.into(),
@@ -218,13 +231,14 @@ impl Repair {
             };
             row.with_samples(samples)
         };
-        let mut rows = vec![row("memcpy", floors), row("kill until all copies are there", repairs)];
+        let mut rows =
+            vec![row("memcpy", floors), row("kill until all replicas are there", repairs)];
         let floor = rows[0].p50_ns;
         for row in &mut rows {
             row.floor_ns = Some(floor);
             row.ratio = Some(row.p50_ns as f64 / floor.max(1) as f64);
         }
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 }
@@ -246,7 +260,7 @@ impl FailureMember {
 
     fn failover(&self, job: &Job, store: &Store, victim: MemberId) -> anyhow::Result<()> {
         if job.me() == victim {
-            // What the kernel has to tear down.
+            // Memory that the kernel has to tear down.
             let offset = job.reserve(self.total)?;
             let block = vec![1; 1 << 20];
             for at in (0..self.total).step_by(block.len()) {
@@ -272,7 +286,7 @@ impl FailureMember {
             if puts.back().is_none_or(|last| acknowledged >= last.1 + GRAIN_NS) {
                 puts.push_back((begin, acknowledged));
             }
-            // Half a second is enough to find the kill in it.
+            // The puts of half a second are enough to find the kill among them.
             while puts.front().is_some_and(|put| put.0 + 500_000_000 < begin) {
                 puts.pop_front();
             }
@@ -282,7 +296,7 @@ impl FailureMember {
             if seen_ns.is_some_and(|seen| machine_ns() > seen + AFTERWARDS.as_nanos() as u64) {
                 break;
             }
-            ensure!(Instant::now() < end, "nobody was killed");
+            ensure!(Instant::now() < end, "no member was killed");
         }
         let lines: Vec<String> =
             puts.iter().map(|(begin, end)| format!("put {begin} {end}")).collect();

@@ -1,8 +1,17 @@
-//! `outlast bench`: measurements as commands, in one harness.
+//! `outlast bench`: measurements as commands, in a common harness.
 //!
-//! Times on a small machine are noisy, so contenders are measured interleaved in one run and reported as ratios to a
-//! floor measured in that run. Each measurement becomes a [`Row`]; people get a table, machines the JSON of
-//! [`Report`].
+//! Times on a small machine are noisy, so contenders are measured interleaved in a single run and
+//! reported as ratios to a floor that is measured in that run. Each measurement becomes a [`Row`].
+//! People get a table of the rows, programs the JSON of [`BenchReport`].
+//!
+//! | module | what is measured |
+//! |---|---|
+//! | [`store`] | puts and gets against memcpy, [`redis`] and the published way ([`ping`]) |
+//! | [`tx`] | transactions against puts |
+//! | [`detection`], [`failure`] | how fast deaths are known, puts go on, replicas are back |
+//! | [`snapshot`] | snapshots against dd |
+//! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]), with figures ([`plot`]) |
+//! | [`sim`] | the speed of the simulator |
 
 mod detection;
 mod failure;
@@ -30,56 +39,57 @@ pub(crate) use store::StoreBenchMember;
 pub(crate) use tx::TxBenchMember;
 pub(crate) use ulfm::UlfmMember;
 
-/// Measure this machine: how fast things are, against a floor measured in the same run.
+/// Measure the library on this machine, against a floor measured in the same run
 #[derive(Args)]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    what: What,
+    what: Benchmark,
 }
 
 #[derive(Subcommand)]
-enum What {
-    Detection(detection::Detection),
-    Failover(failure::Failover),
-    Get(store::Get),
-    Put(store::Put),
-    Repair(failure::Repair),
-    Sim(sim::Sim),
-    Snapshot(snapshot::Snapshot),
-    Tx(tx::Tx),
-    Ulfm(ulfm::Ulfm),
+enum Benchmark {
+    Detection(detection::DetectionBench),
+    Failover(failure::FailoverBench),
+    Get(store::GetBench),
+    Put(store::PutBench),
+    Repair(failure::RepairBench),
+    Sim(sim::SimBench),
+    Snapshot(snapshot::SnapshotBench),
+    Tx(tx::TxBench),
+    Ulfm(ulfm::UlfmBench),
 }
 
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
-            What::Detection(detection) => detection.execute(),
-            What::Failover(failover) => failover.execute(),
-            What::Get(get) => get.execute(),
-            What::Put(put) => put.execute(),
-            What::Repair(repair) => repair.execute(),
-            What::Sim(sim) => sim.execute(),
-            What::Snapshot(snapshot) => snapshot.execute(),
-            What::Tx(tx) => tx.execute(),
-            What::Ulfm(ulfm) => ulfm.execute(),
+            Benchmark::Detection(detection) => detection.execute(),
+            Benchmark::Failover(failover) => failover.execute(),
+            Benchmark::Get(get) => get.execute(),
+            Benchmark::Put(put) => put.execute(),
+            Benchmark::Repair(repair) => repair.execute(),
+            Benchmark::Sim(sim) => sim.execute(),
+            Benchmark::Snapshot(snapshot) => snapshot.execute(),
+            Benchmark::Tx(tx) => tx.execute(),
+            Benchmark::Ulfm(ulfm) => ulfm.execute(),
         }
     }
 }
 
-/// What all benchmarks can be told.
+/// The options of all benchmarks.
 #[derive(Args)]
-struct Common {
+struct BenchArgs {
     /// Write the results as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
 }
 
-/// One measurement.
+/// A measurement.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row {
     what: String,
     engine: String,
-    ranks: usize,
+    #[serde(rename = "ranks")]
+    members: usize,
     replicas: Option<usize>,
     size: Option<u64>,
     contender: String,
@@ -91,19 +101,19 @@ struct Row {
     max_ns: u64,
     floor_ns: Option<u64>,
     ratio: Option<f64>,
-    /// Only of the simulator, whose speed is counted in steps.
+    /// For the simulator only: its speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     steps_per_s: Option<u64>,
-    /// Sent by each member for a call; only where they were counted.
+    /// Messages that a member sends for a call, if they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<f64>,
-    /// Of so many samples, how many did not end; only where somebody was killed.
+    /// How many of the samples did not end, if a member was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     hung: Option<usize>,
 }
 
 impl Row {
-    /// Fills in the percentiles. With few samples the high ones are the largest sample.
+    /// Fills in the percentiles. With few samples the high percentiles are the largest sample.
     fn with_samples(mut self, mut samples_ns: Vec<u64>) -> Row {
         samples_ns.sort_unstable();
         let percentile = |per_mille: usize| {
@@ -118,15 +128,15 @@ impl Row {
     }
 }
 
-/// What a benchmark writes as JSON.
+/// The report of a benchmark, as JSON.
 #[derive(Serialize)]
-struct Report {
+struct BenchReport {
     results: Vec<Row>,
     machine: Machine,
     command: String,
 }
 
-/// On what the results were measured.
+/// The machine of the measurement.
 #[derive(Serialize)]
 struct Machine {
     cores: usize,
@@ -149,25 +159,25 @@ impl Machine {
     }
 }
 
-/// An error that says what the members said if one failed that was not meant to.
+/// An error with the members' messages, if a member failed that was not killed.
 fn expect_ok(outcome: &Outcome) -> anyhow::Result<()> {
     let said = || outcome.members.iter().map(|end| outcome.stderr(end.member)).collect::<String>();
     ensure!(outcome.survivors_ok(), "a member of the benchmark failed:\n{outcome}{}", said());
     Ok(())
 }
 
-/// A ratio as people read it, with two digits that say something.
+/// A ratio with two significant digits.
 fn times(ratio: f64) -> String {
     if ratio < 0.095 { format!("{ratio:.4}x") } else { format!("{ratio:.2}x") }
 }
 
 /// Prints the table and writes the JSON.
-fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
-    let json = common.json.as_deref();
+fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
+    let json = args.json.as_deref();
     let header = [
         "what",
         "contender",
-        "ranks",
+        "members",
         "size",
         "samples",
         "p50",
@@ -180,13 +190,13 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     ]
     .map(String::from);
     let rows = results.iter().map(|row| {
-        // Of what hung or ended no time was taken.
+        // Calls that hung or failed have no time.
         let time =
             |ns: u64| if row.hung.is_some() && ns == 0 { "".into() } else { nanoseconds(ns) };
         [
             row.what.clone(),
             row.contender.clone(),
-            row.ranks.to_string(),
+            row.members.to_string(),
             row.size.map_or("".into(), crate::quantity::human_bytes),
             row.samples.to_string(),
             time(row.p50_ns),
@@ -206,7 +216,7 @@ fn publish(common: &Common, results: Vec<Row>) -> anyhow::Result<()> {
     );
     if let Some(path) = json {
         let command = std::env::args().collect::<Vec<_>>().join(" ");
-        write_json(path, &Report { results, machine, command })?;
+        write_json(path, &BenchReport { results, machine, command })?;
     }
     Ok(())
 }
@@ -219,7 +229,7 @@ fn print_table<const COLUMNS: usize>(json: Option<&Path>, rows: Vec<[String; COL
         }
     }
     for row in &rows {
-        // Names to the left, numbers to the right.
+        // Names are aligned to the left, numbers to the right.
         let cells =
             row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
                 0 | 1 => format!("{cell:<width$}"),
@@ -229,7 +239,7 @@ fn print_table<const COLUMNS: usize>(json: Option<&Path>, rows: Vec<[String; COL
     }
 }
 
-/// A time in the unit that fits it.
+/// A time in a fitting unit.
 fn nanoseconds(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),

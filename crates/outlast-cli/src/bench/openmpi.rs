@@ -1,4 +1,5 @@
-//! Contenders on Open MPI 5: small C programs of `bench/peers`, compiled with the mpicc that is found.
+//! Contenders on Open MPI 5: small C programs of `bench/peers`, compiled with the mpicc of the
+//! machine.
 
 use crate::hosts::Hosts;
 use anyhow::{Context, bail, ensure};
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a job may take beyond what it was asked to: for its start and its end.
+/// How long a job may take beyond its measurement, for its start and its end.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// What the programs have in common.
+/// The header that all programs include.
 const HEADER: &str = include_str!("../../../../bench/peers/openmpi.h");
 
-/// A compiled program, removed when dropped.
+/// A compiled program. It is removed when dropped.
 pub(super) struct OpenMpi {
     mpirun: PathBuf,
     folder: PathBuf,
@@ -28,7 +29,8 @@ impl Drop for OpenMpi {
 }
 
 impl OpenMpi {
-    /// Finds mpicc (in MPICC, in PATH, in target/mpi of this folder or one above) and compiles a program.
+    /// Finds mpicc (MPICC, PATH, or target/mpi of this folder or a folder above it), and compiles a
+    /// program with it.
     pub(super) fn compile(name: &'static str, source_text: &str) -> anyhow::Result<OpenMpi> {
         let (mpicc, version) = find_mpicc()?;
         let beside = mpicc.with_file_name("mpirun");
@@ -64,7 +66,8 @@ impl OpenMpi {
         self.folder.join(self.name)
     }
 
-    /// Runs a job that is to take so long; the lines that it wrote, without the last one, "end".
+    /// Runs a job whose measurement takes `limit`. Returns the lines that it wrote, without its
+    /// last line "end".
     pub(super) fn run(
         &self,
         ranks: usize,
@@ -92,7 +95,7 @@ impl OpenMpi {
         command.args(hosts.map(Hosts::mpirun_options).unwrap_or_default());
         command.arg(self.program()).args(args);
         let _folder = outlast::launch::prepare(&mut command)?;
-        // Measured as it is installed.
+        // Open MPI is measured as it is installed.
         command.env_remove("OMPI_MCA_btl");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
@@ -115,7 +118,8 @@ impl OpenMpi {
         };
         let [stdout, stderr] =
             readers.map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
-        // The status says nothing: after a failure the survivors end without MPI_Finalize, which hangs.
+        // The exit status is not checked: after a failure the survivors end without MPI_Finalize,
+        // which hangs.
         let lines = stdout.strip_suffix("end\n").map(String::from);
         lines.with_context(|| format!("Open MPI with {ranks} ranks ended with {status}:\n{stderr}"))
     }
@@ -149,11 +153,12 @@ fn find_mpicc() -> anyhow::Result<(PathBuf, String)> {
         }
     }
     bail!(
-        "found no Open MPI 5 or newer: set MPICC to its mpicc, add it to PATH, or install one by `cargo xtask mpi`{refused}"
+        "found no Open MPI 5 or newer: set MPICC to its mpicc, add it to PATH, \
+         or install it with `cargo xtask mpi`{refused}"
     )
 }
 
-/// Which Open MPI this is the compiler of, if it is new enough.
+/// The version of Open MPI that this compiler belongs to, if it is new enough.
 fn version(mpicc: &Path) -> anyhow::Result<String> {
     let output =
         Command::new(mpicc).arg("--showme:version").output().context("cannot be started")?;

@@ -1,5 +1,6 @@
-//! The published way to put, as a baseline of `outlast bench put`: MPI_Put and MPI_Win_flush after a ping that a helper thread
-//! answers; how fast it is, and how often it hangs when the target is killed, against the store under the same kills.
+//! The published way to put, as a baseline of `outlast bench put`: a ping that a helper thread
+//! answers, then MPI_Put and MPI_Win_flush. Measured are its speed, and how often it hangs when the
+//! target is killed, against the store under kills at the same moments.
 
 use super::failure::wait_for_line;
 use super::openmpi::OpenMpi;
@@ -15,29 +16,29 @@ use std::time::{Duration, Instant};
 const SOURCE: &str = include_str!("../../../../bench/peers/openmpi_ping.c");
 const PONG_SOURCE: &str = include_str!("../../../../bench/peers/openmpi_pong.c");
 
-/// How long each side puts in a job in which somebody is killed, and up to when that happens.
+/// How long a job with a kill makes puts, and the latest moment of the kill.
 const JOB: Duration = Duration::from_millis(800);
 const KILL_BEFORE: Duration = Duration::from_millis(400);
-/// A call that takes longer has hung.
+/// A call that takes longer than this has hung.
 const HUNG: Duration = Duration::from_secs(2);
 
-/// What the program of a baseline has written, in tenths of nanoseconds.
+/// Parses the times that a program has written in nanoseconds, into tenths of nanoseconds.
 fn samples(lines: &str) -> anyhow::Result<Vec<u64>> {
     let samples = lines.trim().split(' ').skip(1).map(|sample| Ok(sample.parse::<u64>()? * 10));
     samples.collect::<anyhow::Result<_>>().context("what the Open MPI program wrote")
 }
 
-/// The floor between hosts: a message of MPI and the same bytes back.
+/// The floor between hosts: an MPI message to a rank and the same bytes back.
 pub(super) struct Pong {
     program: OpenMpi,
-    ranks: usize,
+    members: usize,
 }
 
 impl Pong {
     /// Compiles the program.
-    pub(super) fn find(ranks: usize) -> anyhow::Result<Pong> {
-        ensure!(ranks >= 2, "one rank has nobody to send to");
-        Ok(Pong { program: OpenMpi::compile("openmpi_pong", PONG_SOURCE)?, ranks })
+    pub(super) fn find(members: usize) -> anyhow::Result<Pong> {
+        ensure!(members >= 2, "a single rank has no other rank to send to");
+        Ok(Pong { program: OpenMpi::compile("openmpi_pong", PONG_SOURCE)?, members })
     }
 
     /// The time of each round trip, in tenths of nanoseconds.
@@ -48,21 +49,25 @@ impl Pong {
         hosts: Option<&Hosts>,
     ) -> anyhow::Result<Vec<u64>> {
         let args = [length.as_millis().to_string(), size.to_string()];
-        samples(&self.program.run(self.ranks, length, &args, hosts)?)
+        samples(&self.program.run(self.members, length, &args, hosts)?)
     }
 }
 
 pub(super) struct Ping {
     program: OpenMpi,
-    ranks: usize,
-    copies: usize,
+    members: usize,
+    replicas: usize,
 }
 
 impl Ping {
-    /// Compiles the program. The copies are at other ranks than the one that puts.
-    pub(super) fn find(ranks: usize, copies: usize) -> anyhow::Result<Ping> {
-        ensure!(copies < ranks, "{copies} copies at others need {} ranks", copies + 1);
-        Ok(Ping { program: OpenMpi::compile("openmpi_ping", SOURCE)?, ranks, copies })
+    /// Compiles the program. The rank that puts holds no replica itself.
+    pub(super) fn find(members: usize, replicas: usize) -> anyhow::Result<Ping> {
+        ensure!(
+            replicas < members,
+            "{replicas} replicas at other ranks need {} ranks",
+            replicas + 1
+        );
+        Ok(Ping { program: OpenMpi::compile("openmpi_ping", SOURCE)?, members, replicas })
     }
 
     fn run(
@@ -73,12 +78,17 @@ impl Ping {
         hosts: Option<&Hosts>,
     ) -> anyhow::Result<String> {
         let kill_after = kill_after.map_or("-1".into(), |after| after.as_micros().to_string());
-        let args =
-            [self.copies.to_string(), length.as_millis().to_string(), kill_after, size.to_string()];
-        self.program.run(self.ranks, length + HUNG, &args, hosts)
+        let args = [
+            self.replicas.to_string(),
+            length.as_millis().to_string(),
+            kill_after,
+            size.to_string(),
+        ];
+        self.program.run(self.members, length + HUNG, &args, hosts)
     }
 
-    /// Puts values of this size for so long; the time of each, in tenths of nanoseconds.
+    /// Puts values of this size for this long. Returns the time of each put, in tenths of
+    /// nanoseconds.
     pub(super) fn measure(
         &self,
         size: u64,
@@ -88,7 +98,8 @@ impl Ping {
         samples(&self.run(length, None, size, hosts)?)
     }
 
-    /// As many jobs of either side as there are kills, in turns, with the same moments; a row for each.
+    /// Runs a job of each side for each kill, alternately, with equal moments of the kill. Returns
+    /// a row for each side.
     pub(super) fn compare_kills(
         &self,
         kills: u16,
@@ -98,8 +109,8 @@ impl Ping {
         let new = |contender: &str| Row {
             what: "put, target killed".into(),
             engine: "mpi".into(),
-            ranks: self.ranks,
-            replicas: Some(self.copies),
+            members: self.members,
+            replicas: Some(self.replicas),
             size: Some(size),
             contender: contender.into(),
             hung: Some(0),
@@ -119,7 +130,8 @@ impl Ping {
             longest.push(self.kill_one_of_ours(kill_after, size)?);
         }
         tell(format!(
-            "{kills} kills: the published way hung {} times, ended with an error {errors} times, and did not notice {unnoticed} times; \
+            "{kills} kills: the published way hung {} times, ended with an error {errors} times, \
+             and did not notice {unnoticed} times; \
              the store went on each time",
             theirs.hung.unwrap_or(0)
         ));
@@ -129,19 +141,19 @@ impl Ping {
         Ok(vec![theirs, ours.with_samples(longest)])
     }
 
-    /// The longest call of a member whose neighbour is killed, in nanoseconds.
+    /// The longest call of a member while another member is killed, in nanoseconds.
     fn kill_one_of_ours(&self, kill_after: Duration, size: u64) -> anyhow::Result<u64> {
-        let mut running = Launch::new(self.ranks)
+        let mut running = Launch::new(self.members)
             .program(std::env::current_exe()?)
             .args(["store-bench-member", "--what", SURVIVE, "--keys", "64"])
-            .args(["--replicas", &self.copies.to_string(), "--sizes", &size.to_string()])
+            .args(["--replicas", &self.replicas.to_string(), "--sizes", &size.to_string()])
             .args(["--seconds", &JOB.as_secs_f64().to_string()])
             .die_with_launcher(true)
             .output(Output::Capture)
             .start()?;
         wait_for_line(&running, MemberId(0), "ready")?;
         std::thread::sleep(kill_after);
-        running.kill(MemberId(self.ranks as u32 - 1))?;
+        running.kill(MemberId(self.members as u32 - 1))?;
         let outcome = running.wait(JOB + HUNG + Duration::from_secs(60));
         expect_ok(&outcome)?;
         let said = outcome.stdout(MemberId(0));
@@ -150,10 +162,11 @@ impl Ping {
     }
 }
 
-/// What a member of the store's benchmark is told to do here.
+/// The task of a member of the store's benchmark that makes puts while another member is killed.
 pub(super) const SURVIVE: &str = "survive";
 
-/// Puts for so long and says how long the longest call took. Its calls must all succeed, whoever is killed.
+/// Makes puts for this long and reports the longest call. All calls must succeed although a member
+/// is killed.
 pub(super) fn survive(
     job: &Job,
     store: &Store,

@@ -1,5 +1,5 @@
-//! Figures of measurements as plain SVG: both axes logarithmic, readable on light and on dark ground, the exact
-//! values shown where the pointer rests.
+//! Figures of measurements as plain SVG: both axes are logarithmic, colours suit light and dark
+//! backgrounds, and the exact value of a point is shown under the pointer.
 
 use std::fmt::Write;
 
@@ -8,13 +8,13 @@ pub(super) struct Figure {
     pub(super) title: String,
     /// What the vertical axis shows.
     pub(super) axis: String,
-    pub(super) lines: Vec<Line>,
-    /// How a value is written for people.
+    pub(super) lines: Vec<Curve>,
+    /// Formats a value for people.
     pub(super) show: fn(f64) -> String,
 }
 
-/// One contender: its name, and what was measured with how many members.
-pub(super) struct Line {
+/// A contender: its name, and a value for each number of members.
+pub(super) struct Curve {
     pub(super) name: String,
     pub(super) points: Vec<(usize, f64)>,
 }
@@ -26,7 +26,7 @@ const RIGHT: f64 = 290.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 60.0;
 
-/// Colours that differ for colour-blind people too, for light and for dark ground; and strokes that differ as well.
+/// Colours on light and on dark backgrounds, and strokes. Colour-blind people can tell both apart.
 const STROKES: [(&str, &str, &str); 7] = [
     ("#0b62a8", "#6cb6ff", ""),
     ("#b3410e", "#ff9d5c", "7 4"),
@@ -41,16 +41,17 @@ impl Figure {
     pub(super) fn svg(&self) -> String {
         let points =
             || self.lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
-        let ranks_min = points().map(|(ranks, _)| *ranks).min().unwrap_or(1) as f64;
-        let ranks_max = points().map(|(ranks, _)| *ranks).max().unwrap_or(1) as f64;
+        let members_min = points().map(|(members, _)| *members).min().unwrap_or(1) as f64;
+        let members_max = points().map(|(members, _)| *members).max().unwrap_or(1) as f64;
         let low = points().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
         let high = points().map(|(_, value)| *value).fold(0.0, f64::max);
         let (low, high) = if low <= high { (low, high) } else { (1.0, 10.0) };
-        // Whole decades are drawn, unless that would leave most of the figure empty.
+        // The axis covers whole decades.
         let (bottom, top) =
             (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
-        let span = (ranks_max / ranks_min).log2().max(1.0);
-        let x = |ranks: f64| LEFT + (WIDTH - LEFT - RIGHT) * (ranks / ranks_min).log2() / span;
+        let span = (members_max / members_min).log2().max(1.0);
+        let x =
+            |members: f64| LEFT + (WIDTH - LEFT - RIGHT) * (members / members_min).log2() / span;
         let y = |value: f64| {
             HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value.log10() - bottom) / (top - bottom)
         };
@@ -61,7 +62,9 @@ impl Figure {
             svg.push('\n');
         };
         add(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"13\">"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" \
+             font-family=\"system-ui, sans-serif\" font-size=\"13\">"
         ));
         add(format_args!("<title>{}</title>", escape(&self.title)));
         add(format_args!("<style>"));
@@ -70,7 +73,8 @@ impl Figure {
         ));
         for (index, (light, _, dashes)) in STROKES.iter().enumerate() {
             add(format_args!(
-                ".line{index} {{ stroke: {light}; stroke-dasharray: {} }} .dot{index} {{ fill: {light} }}",
+                ".line{index} {{ stroke: {light}; stroke-dasharray: {} }} \
+                 .dot{index} {{ fill: {light} }}",
                 if dashes.is_empty() { "none" } else { dashes }
             ));
         }
@@ -90,7 +94,7 @@ impl Figure {
         ));
 
         let (right, floor) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        // A few decades leave room for steps between them.
+        // If there are few decades, there is room for steps between them.
         let steps: &[f64] = if top - bottom <= 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let decades = bottom as i32..=top as i32;
         let values =
@@ -105,14 +109,14 @@ impl Figure {
                 at + 4.0
             ));
         }
-        let mut ticks: Vec<usize> = points().map(|(ranks, _)| *ranks).collect();
+        let mut ticks: Vec<usize> = points().map(|(members, _)| *members).collect();
         ticks.sort_unstable();
         ticks.dedup();
-        for ranks in ticks {
-            let at = x(ranks as f64);
+        for members in ticks {
+            let at = x(members as f64);
             add(format_args!("<path class=\"grid\" d=\"M{at:.1} {TOP}V{floor}\"/>"));
             add(format_args!(
-                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{ranks}</text>",
+                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{members}</text>",
                 floor + 20.0
             ));
         }
@@ -123,19 +127,21 @@ impl Figure {
         ));
         let middle = (TOP + floor) / 2.0;
         add(format_args!(
-            "<text transform=\"translate(20 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            "<text transform=\"translate(20 {middle}) rotate(-90)\" \
+             text-anchor=\"middle\">{}</text>",
             escape(&self.axis)
         ));
 
         for (index, line) in self.lines.iter().enumerate() {
             let stroke = index % STROKES.len();
-            // Points of later lines are smaller, so that those below them are seen where lines meet.
+            // Points of later curves are smaller, so that points below them can be seen where
+            // curves meet.
             let radius = (7.0 - 1.5 * index as f64).max(2.5);
             let drawn: Vec<&(usize, f64)> =
                 line.points.iter().filter(|(_, value)| *value > 0.0).collect();
             let path: Vec<String> = drawn
                 .iter()
-                .map(|(ranks, value)| format!("{:.1} {:.1}", x(*ranks as f64), y(*value)))
+                .map(|(members, value)| format!("{:.1} {:.1}", x(*members as f64), y(*value)))
                 .collect();
             if !path.is_empty() {
                 add(format_args!(
@@ -143,10 +149,11 @@ impl Figure {
                     path.join("L")
                 ));
             }
-            for (ranks, value) in drawn {
+            for (members, value) in drawn {
                 add(format_args!(
-                    "<circle class=\"dot{stroke}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\"><title>{}: {} with {ranks} members</title></circle>",
-                    x(*ranks as f64),
+                    "<circle class=\"dot{stroke}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\">\
+                     <title>{}: {} with {members} members</title></circle>",
+                    x(*members as f64),
                     y(*value),
                     escape(&line.name),
                     escape(&(self.show)(*value))
@@ -154,7 +161,8 @@ impl Figure {
             }
             let (from, to, at) = (right + 16.0, right + 46.0, TOP + 14.0 + 24.0 * index as f64);
             add(format_args!(
-                "<path class=\"line{stroke}\" fill=\"none\" stroke-width=\"2\" d=\"M{from} {at}H{to}\"/>"
+                "<path class=\"line{stroke}\" fill=\"none\" stroke-width=\"2\" \
+                 d=\"M{from} {at}H{to}\"/>"
             ));
             add(format_args!(
                 "<text x=\"{}\" y=\"{}\">{}</text>",
@@ -179,7 +187,7 @@ mod tests {
     #[test]
     fn odd_values_give_a_figure() {
         let show = |value: f64| value.to_string();
-        let line = |points: &[(usize, f64)]| Line {
+        let line = |points: &[(usize, f64)]| Curve {
             name: "a < b & \"c\"".into(),
             points: points.to_vec(),
         };

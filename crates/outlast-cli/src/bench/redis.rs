@@ -1,5 +1,6 @@
-//! Redis as a contender of `outlast bench put`: a server and as many replicas as there are further copies, on this machine,
-//! and a client that waits for all of them: SET, then WAIT.
+//! Redis as a contender of `outlast bench put`: a server and a Redis replica for each further
+//! replica of the store, on this machine, and a client that sends SET and then WAIT for all Redis
+//! replicas.
 
 use anyhow::{Context, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the servers may take to start and to find each other.
+/// How long the servers may take to start and to connect to each other.
 const START: Duration = Duration::from_secs(30);
 
-/// The servers, ended when dropped.
+/// The servers. They are ended when dropped.
 pub(super) struct Redis {
     servers: Vec<Child>,
     folder: PathBuf,
@@ -30,7 +31,8 @@ impl Drop for Redis {
     }
 }
 
-/// Redis, from REDIS_SERVER, PATH, or `target/redis`, where `cargo xtask redis` puts it.
+/// The path of redis-server: from REDIS_SERVER, from PATH, or from `target/redis`, where `cargo
+/// xtask redis` installs it.
 fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os("REDIS_SERVER").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -43,18 +45,20 @@ fn find() -> anyhow::Result<PathBuf> {
     let found =
         named.map_or_else(|| in_path.chain(above).find(runs), |named| Some(named).filter(runs));
     found.context(
-        "found no redis-server that runs: set REDIS_SERVER, add it to PATH, or unpack one by `cargo xtask redis`",
+        "found no redis-server that runs: set REDIS_SERVER, add it to PATH, \
+         or install it with `cargo xtask redis`",
     )
 }
 
-/// A port that nobody listens on just now.
+/// A port that no process listens on.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 impl Redis {
-    /// Starts a server and `copies - 1` replicas, which listen on this machine alone and keep nothing on the disk.
-    pub(super) fn start(copies: usize) -> anyhow::Result<Redis> {
+    /// Starts `count` servers, all but the first as Redis replicas. They listen on this machine
+    /// alone and keep nothing on disk.
+    pub(super) fn start(count: usize) -> anyhow::Result<Redis> {
         let program = find()?;
         let folder = std::env::temp_dir().join(format!("outlast-redis-{}", std::process::id()));
         use std::os::unix::fs::DirBuilderExt;
@@ -64,7 +68,7 @@ impl Redis {
             .with_context(|| format!("making {}", folder.display()))?;
         let socket = folder.join("socket");
         let mut servers = Vec::new();
-        let begun = Self::start_servers(&program, &folder, &socket, copies, &mut servers);
+        let begun = Self::start_servers(&program, &folder, &socket, count, &mut servers);
         let client = begun.and_then(|()| connect(&socket));
         let (stream, failure) = match client {
             Ok(stream) => (Some(stream), None),
@@ -79,7 +83,7 @@ impl Redis {
             return Err(failure.expect("no stream"));
         };
         let client = BufReader::new(stream);
-        let mut redis = Redis { servers, folder, client, replicas: copies - 1 };
+        let mut redis = Redis { servers, folder, client, replicas: count - 1 };
         let until = Instant::now() + START;
         while redis.set(b"begun", b"1")? < redis.replicas {
             ensure!(
@@ -95,11 +99,11 @@ impl Redis {
         program: &Path,
         folder: &Path,
         socket: &Path,
-        copies: usize,
+        count: usize,
         servers: &mut Vec<Child>,
     ) -> anyhow::Result<()> {
         let first = free_port()?;
-        for number in 0..copies {
+        for number in 0..count {
             let port = if number == 0 { first } else { free_port()? };
             let data = folder.join(number.to_string());
             std::fs::create_dir(&data)?;
@@ -128,7 +132,8 @@ impl Redis {
         Ok(())
     }
 
-    /// Sets a key and waits until all replicas have it, in one round trip; how many have.
+    /// Sets a key and waits until all Redis replicas have it, in a single round trip. Returns how
+    /// many have it.
     pub(super) fn set(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<usize> {
         let mut request = format!("*3\r\n$3\r\nSET\r\n${}\r\n", key.len()).into_bytes();
         request.extend(key);
@@ -151,7 +156,8 @@ impl Redis {
         }
     }
 
-    /// Times puts of values of a size for so long, the keys in turn; in tenths of nanoseconds.
+    /// Sets values of this size for this long, over all keys in turn. Returns the time of each
+    /// call, in tenths of nanoseconds.
     pub(super) fn measure(
         &mut self,
         size: usize,
@@ -183,7 +189,7 @@ fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
     loop {
         match UnixStream::connect(socket) {
             Ok(stream) => {
-                // Nothing takes that long; if it does, the measurement has failed.
+                // An answer that takes longer fails the measurement.
                 stream.set_read_timeout(Some(START))?;
                 return Ok(stream);
             }

@@ -1,6 +1,6 @@
-//! `outlast bench sim`: how many engine steps a second the simulator takes.
+//! `outlast bench sim`: how many engine steps the simulator takes in a second.
 
-use super::{Common, Row, publish};
+use super::{BenchArgs, Row, publish};
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -9,39 +9,42 @@ use outlast::{Epoch, Error, Job, MemberId};
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
-Every member puts, gets and swaps 64 bytes at the others in turn. What counts is the time that the thread had a processor, so that other work on the machine does not
-show; p50 to max are that time per step, one sample for each run, and steps/s belongs to p50. The last row is
-many short runs of 4 members with a death and a stop each, as a search for faults does them.
+Every member puts, gets and swaps 64 bytes at the other members in turn. The times p50 to max are
+processor time per step, so that other work on the machine does not count, with one sample for each
+run; steps/s belongs to p50. The last row is many short runs of 4 members with a death and a stop
+each, as a search for faults makes them.
 
 Build with --release; other builds are many times slower.
 
 Examples:
-  All cases, a few seconds:
+  All cases, in a few seconds:
       outlast bench sim
   Longer runs, for steadier figures:
       outlast bench sim --steps 10000000";
 
-/// Measure how many engine steps a second the simulator takes.
+/// Measure how many engine steps the simulator takes in a second
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Sim {
+pub(super) struct SimBench {
     /// About how many steps a run has
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
     steps: u64,
     /// How many runs each case has; they are interleaved
-    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "K", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
-/// One case: the same work on another simulated machine.
+/// A simulated machine to do the work on.
 struct Case {
     contender: &'static str,
     members: usize,
     link: Link,
     has_cost: bool,
-    /// Many short runs with faults instead of a long one.
+    /// Whether it makes many short runs with faults instead of a single long run.
     is_search: bool,
 }
 
@@ -60,7 +63,7 @@ const CASES: &[Case] = &[
     Case { is_search: true, ..case("short runs with faults", 4, Link::Memory) },
 ];
 
-/// What one run took.
+/// The steps and the processor time of a run.
 struct Sample {
     steps: u64,
     processor: Duration,
@@ -86,7 +89,7 @@ impl Case {
                 }
             }
         } else {
-            // A round is three operations and a look at the epoch, of a few steps each.
+            // A round has three operations and a read of the epoch, with a few steps each.
             let rounds = (steps / (10 * self.members as u64)).max(1);
             let report = sim::run(&self.options(1), move |job| mixed(&job, rounds));
             ensure!(
@@ -101,7 +104,7 @@ impl Case {
     }
 }
 
-/// How long this thread has had a processor.
+/// The processor time of this thread.
 fn processor_time() -> anyhow::Result<Duration> {
     let path = "/proc/thread-self/schedstat";
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
@@ -109,8 +112,8 @@ fn processor_time() -> anyhow::Result<Duration> {
     ns.map(Duration::from_nanos).with_context(|| format!("{path} begins with no number: {text}"))
 }
 
-/// A mix of what a store does: puts of 64 bytes, gets, compare-and-swaps, and looks at the epoch. Others may die
-/// meanwhile, so nothing is done about calls that fail.
+/// The mix of operations of a store: puts of 64 bytes, gets, compare-and-swaps, and reads of the
+/// epoch. Other members may die meanwhile, so failed calls are ignored.
 fn mixed(job: &Job, rounds: u64) {
     job.grow(4096).expect("a simulated segment has room for 4096 bytes");
     let members = job.members() as u64;
@@ -121,7 +124,8 @@ fn mixed(job: &Job, rounds: u64) {
         let _ = job.get(Epoch::ANY, target, 0, &mut buffer);
         let _ = job.compare_and_swap(job.epoch(), target, 2048, 0, 0);
     }
-    // Nobody leaves before all are done, so that the measured part has no deaths unless they are planned.
+    // No member leaves before all are done: the measured part has no deaths except the planned
+    // deaths.
     let nap = || job.park(job.bell(), job.now().after(Duration::from_millis(10)));
     // After few rounds member 0 may not have grown its segment yet.
     while let Err(Error::OutOfRange { .. }) = job.fetch_add(Epoch::ANY, MemberId(0), 4088, 1) {
@@ -135,11 +139,11 @@ fn mixed(job: &Job, rounds: u64) {
     job.leave().expect("a member leaves once");
 }
 
-impl Sim {
+impl SimBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let json = self.common.json.as_deref();
+        let json = self.args.json.as_deref();
         if cfg!(debug_assertions) {
-            say(json, "This is no release build: expect a fraction of the speed.");
+            say(json, "This is not a release build: expect a fraction of the speed.");
         }
         let mut samples: Vec<Vec<u64>> = CASES.iter().map(|_| Vec::new()).collect();
         for run in 1..=self.runs {
@@ -154,14 +158,14 @@ impl Sim {
             let row = Row {
                 what: "step".into(),
                 engine: "sim".into(),
-                ranks: case.members,
+                members: case.members,
                 contender: case.contender.into(),
                 ..Row::default()
             };
             let row = row.with_samples(samples);
             Row { steps_per_s: Some(1_000_000_000 / row.p50_ns), ..row }
         });
-        publish(&self.common, rows.collect())?;
+        publish(&self.args, rows.collect())?;
         Ok(true)
     }
 }

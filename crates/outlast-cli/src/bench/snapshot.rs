@@ -1,6 +1,6 @@
-//! `outlast bench snapshot`: taking and restoring a snapshot against what `dd` writes and reads on the same file system.
+//! `outlast bench snapshot`: taking and restoring a snapshot, against dd on the same file system.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -15,46 +15,50 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
-A job fills its store and takes a snapshot; another job restores it, all members side by side, each its share. Before and
-after each of them dd writes (and syncs) or reads a file of as many bytes in the same folder. What is read is taken out of the
-kernel's cache first. The ratio is the time of dd over ours: 1.00x is as fast, less is slower. The bar is 0.7.
+A job fills its store and takes a snapshot; another job restores it, each member its share. Before
+and after each job dd writes (and syncs) or reads a file of as many bytes in the same folder. Files
+are dropped from the kernel's cache before they are read. The ratio is the time of dd over the time
+of the job: 1.00x is as fast as dd, less is slower. The bar is 0.7.
 
 Examples:
-  256 MiB of values of 64 KiB, in a folder under the current one:
+  256 MiB of values of 64 KiB, in a folder under the current folder:
       outlast bench snapshot
   Small values, on another disk:
       outlast bench snapshot --value-size 1K --folder /scratch/me";
 
-/// Measure snapshots against dd on the same file system.
+/// Measure snapshots against dd on the same file system
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Snapshot {
-    /// How many bytes of values there are in all
+pub(super) struct SnapshotBench {
+    /// The size of all values together, before replication
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = quantity::bytes)]
     size: u64,
     /// The size of each value
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = quantity::bytes)]
     value_size: u64,
     /// How many processes the job has
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    ranks: u16,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
+    members: u16,
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
-    /// How often each is measured
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    /// How many times each operation is measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Where files are written, and removed at the end; a folder of its own is made in it
+    /// The folder for the files, which are removed at the end
     #[arg(long, value_name = "PATH", default_value = ".")]
     folder: PathBuf,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
-/// A member of the benchmark; started by it.
+/// A member of the benchmark; started by it
 #[derive(Args)]
 pub(crate) struct SnapshotBenchMember {
-    /// Whether it restores what another job took
+    /// Restore the snapshot of another job
     #[arg(long)]
     restores: bool,
     #[arg(long)]
@@ -67,7 +71,7 @@ pub(crate) struct SnapshotBenchMember {
     replicas: usize,
 }
 
-/// A folder that goes with this value.
+/// A folder. It is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -79,20 +83,20 @@ impl Drop for Scratch {
 const TAKE: &str = "snapshot";
 const RESTORE: &str = "restore";
 
-impl Snapshot {
+impl SnapshotBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         ensure!(
             self.value_size > 0 && self.size >= self.value_size,
             "--size must be at least --value-size"
         );
         ensure!(
-            u16::from(self.replicas) <= self.ranks,
-            "{} copies need as many ranks",
+            u16::from(self.replicas) <= self.members,
+            "{} replicas need as many members",
             self.replicas
         );
         let scratch = Scratch(self.folder.join(format!("outlast-bench-{}", std::process::id())));
         std::fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
-        let json = self.common.json.as_deref();
+        let json = self.args.json.as_deref();
         let (mut ours, mut dd) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for round in 1..=self.rounds {
             say(json, format_args!("round {round} of {}", self.rounds));
@@ -115,7 +119,7 @@ impl Snapshot {
                 what: what.to_string(),
                 contender: contender.into(),
                 engine: "shm".into(),
-                ranks: usize::from(self.ranks),
+                members: usize::from(self.members),
                 replicas: Some(usize::from(self.replicas)),
                 size: Some(self.size),
                 ..Row::default()
@@ -135,14 +139,14 @@ impl Snapshot {
             rows.push(Row { floor_ns: Some(floor.p50_ns), ratio: Some(ratio), ..ours });
             rows.push(floor);
         }
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 
-    /// Runs a job; how long its members took, in nanoseconds, as the first of them says.
+    /// Runs a job. Returns the time that its members took, in nanoseconds, as member 0 reports it.
     fn run(&self, folder: &Path, restores: bool) -> anyhow::Result<u64> {
         let values = self.size.div_ceil(self.value_size);
-        let mut running = Launch::new(usize::from(self.ranks))
+        let mut running = Launch::new(usize::from(self.members))
             .program(std::env::current_exe()?)
             .args(["snapshot-bench-member", "--folder", folder.to_str().context("a plain path")?])
             .args(["--values", &values.to_string(), "--value-size", &self.value_size.to_string()])
@@ -191,7 +195,7 @@ impl SnapshotBenchMember {
     }
 }
 
-/// Waits until all members are here.
+/// Waits until all members have arrived at this place.
 fn meet(job: &Job, store: &Store, place: &str) -> anyhow::Result<()> {
     let mut here = store.add(place.as_bytes(), 1)?;
     let deadline = Instant::now() + Duration::from_secs(600);
@@ -226,13 +230,13 @@ fn dd(args: &[&str]) -> anyhow::Result<u64> {
     let began = Instant::now();
     let status = Command::new("dd").args(args).stdin(Stdio::null()).stderr(Stdio::null()).status();
     ensure!(
-        status.context("dd (of coreutils) is needed to compare with")?.success(),
+        status.context("dd (of coreutils) is needed for the comparison")?.success(),
         "dd {args:?} failed"
     );
     Ok(began.elapsed().as_nanos() as u64)
 }
 
-/// Takes a file that is on the disk out of the kernel's cache.
+/// Drops a file from the kernel's cache.
 fn forget(path: &Path) -> anyhow::Result<()> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;

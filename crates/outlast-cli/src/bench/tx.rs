@@ -1,6 +1,7 @@
-//! `outlast bench tx`: transactions over 1 to 64 keys against a put of the same bytes, and many members at once.
+//! `outlast bench tx`: transactions over 1 to 64 keys against a put of as many bytes, and
+//! transactions of many members at once.
 
-use super::{Common, Row, expect_ok, publish};
+use super::{BenchArgs, Row, expect_ok, publish};
 use crate::quantity;
 use crate::report::say;
 use anyhow::{Context, ensure};
@@ -12,44 +13,47 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
-First one member alone: a transaction that puts so many keys (and one that reads each before it puts it) against one put, by
-key, of as many bytes as they have together; all take turns in one run. Then 2 to 16 members at once, each with transactions over
-three keys, that have no key in common, share one, or share all three: the time of a transaction, and how many there are
-in a second in all.
+First a single member: a transaction that puts several keys, and a transaction that reads each key
+before it puts it, against a put of as many bytes to a single key. All take turns in one run. Then
+2 to 16 members at once, each with transactions over three keys, of which all members share none,
+one, or all three: the time of a transaction, and how many commit in a second.
 
 Examples:
-  All of it:
+  All measurements:
       outlast bench tx
-  Three keys of 1 KiB, one member:
+  Three keys of 1 KiB, a single member:
       outlast bench tx --keys 3 --size 1K --members 0";
 
-/// Measure transactions on this machine against puts.
+/// Measure transactions on this machine against puts
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Tx {
+pub(super) struct TxBench {
     /// How many keys a transaction has
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,3,8,16,64", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,3,8,16,64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     keys: Vec<u16>,
     /// The size of each value
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = quantity::bytes)]
     size: u64,
-    /// How many members work at once in the second part; 0 leaves it out
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2,4,8,16", value_parser = clap::value_parser!(u16).range(0..=64))]
+    /// How many members work at once in the second part; 0 skips it
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "2,4,8,16")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=64))]
     members: Vec<u16>,
-    /// How many copies each value has
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=8))]
+    /// How many replicas each value has
+    #[arg(long, value_name = "R", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
     /// How long each measurement takes
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
-/// A member of the benchmark; started by it.
+/// A member of the benchmark; started by it
 #[derive(Args)]
 pub(crate) struct TxBenchMember {
-    /// How many keys, if this is the first part; how many are shared, if it is the second
+    /// In the first part: how many keys a transaction has. In the second part: how many are shared
     #[arg(long, value_delimiter = ',')]
     keys: Vec<u16>,
     #[arg(long)]
@@ -65,18 +69,18 @@ pub(crate) struct TxBenchMember {
 /// How many keys a transaction of the second part has.
 const CROWD_KEYS: u16 = 3;
 
-impl Tx {
+impl TxBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
         ensure!(self.seconds > 0.0 && self.seconds <= 600.0, "--seconds must be between 0 and 600");
-        let json = self.common.json.as_deref();
+        let json = self.args.json.as_deref();
         let mut rows = Vec::new();
-        let ranks = usize::from(self.replicas).max(4);
-        for (keys, contender, samples) in self.start(ranks, &self.keys, false)?.0 {
+        let members = usize::from(self.replicas).max(4);
+        for (keys, contender, samples) in self.start(members, &self.keys, false)?.0 {
             let bytes = u64::from(keys) * self.size;
             let row = Row {
                 size: Some(bytes),
                 contender,
-                ..self.row(&format!("tx, {keys} keys"), ranks)
+                ..self.row(&format!("tx, {keys} keys"), members)
             };
             rows.push(row.with_samples(samples));
         }
@@ -88,16 +92,17 @@ impl Tx {
             rows[index].floor_ns = Some(floor);
         }
         for &members in self.members.iter().filter(|&&members| members > 0) {
-            let ranks = usize::from(members).max(usize::from(self.replicas));
+            let members = usize::from(members).max(usize::from(self.replicas));
             for shared in [0, 1, CROWD_KEYS] {
-                let (found, commits) = self.start(ranks, &[shared], true)?;
+                let (found, commits) = self.start(members, &[shared], true)?;
                 let samples = found.into_iter().flat_map(|(_, _, samples)| samples).collect();
                 let row =
-                    self.row(&format!("tx, {CROWD_KEYS} keys, {shared} shared by all"), ranks);
+                    self.row(&format!("tx, {CROWD_KEYS} keys, {shared} shared by all"), members);
                 say(
                     json,
                     format_args!(
-                        "{ranks} members, {shared} of {CROWD_KEYS} keys shared: {:.0} transactions a second",
+                        "{members} members, {shared} of {CROWD_KEYS} keys shared: \
+                         {:.0} transactions a second",
                         commits as f64 / self.seconds
                     ),
                 );
@@ -109,25 +114,26 @@ impl Tx {
                 rows.push(row.with_samples(samples));
             }
         }
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         Ok(true)
     }
 
-    fn row(&self, what: &str, ranks: usize) -> Row {
+    fn row(&self, what: &str, members: usize) -> Row {
         let replicas = Some(usize::from(self.replicas));
-        Row { what: what.into(), engine: "shm".into(), ranks, replicas, ..Row::default() }
+        Row { what: what.into(), engine: "shm".into(), members, replicas, ..Row::default() }
     }
 
-    /// Runs a job of so many members; what they measured, in nanoseconds, and how many transactions they committed.
-    #[allow(clippy::type_complexity, reason = "one call")]
+    /// Runs a job of this many members. Returns their samples, in nanoseconds, and the number of
+    /// transactions that they committed.
+    #[allow(clippy::type_complexity, reason = "used in a single place")]
     fn start(
         &self,
-        ranks: usize,
+        members: usize,
         keys: &[u16],
         is_crowd: bool,
     ) -> anyhow::Result<(Vec<(u16, String, Vec<u64>)>, u64)> {
         let keys: Vec<String> = keys.iter().map(u16::to_string).collect();
-        let mut running = Launch::new(ranks)
+        let mut running = Launch::new(members)
             .program(std::env::current_exe()?)
             .args(["tx-bench-member", "--keys", &keys.join(",")])
             .args(["--size", &self.size.to_string(), "--replicas", &self.replicas.to_string()])
@@ -140,7 +146,7 @@ impl Tx {
             running.wait(Duration::from_secs_f64(60.0 + 4.0 * self.seconds * keys.len() as f64));
         expect_ok(&outcome)?;
         let (mut found, mut commits) = (Vec::new(), 0);
-        for member in 0..ranks as u32 {
+        for member in 0..members as u32 {
             let output = running.output(MemberId(member));
             for line in String::from_utf8_lossy(&output.stdout).lines() {
                 let fields: Vec<&str> = line.split('\t').collect();
@@ -175,9 +181,9 @@ impl TxBenchMember {
         Ok(true)
     }
 
-    /// One member, no others: transactions against a put.
+    /// The first part, by a single member: transactions against a put.
     fn alone(&self, store: &Store, keys: u16) -> anyhow::Result<()> {
-        // In turn over some sets of keys, as the other benchmarks do.
+        // Over several sets of keys in turn.
         let sets = 1024 / usize::from(keys).max(1);
         let names: Vec<Vec<String>> = (0..sets.max(1))
             .map(|set| (0..keys).map(|key| format!("bench/{keys}/{set}/{key}")).collect())
@@ -227,7 +233,7 @@ impl TxBenchMember {
         Ok(())
     }
 
-    /// All members at once.
+    /// The second part, by all members at once.
     fn crowd(&self, job: &Job, store: &Store) -> anyhow::Result<()> {
         let shared = self.keys.first().copied().unwrap_or(0);
         let keys: Vec<String> =
@@ -250,7 +256,7 @@ impl TxBenchMember {
             })
         };
         change()?;
-        // Together from here on.
+        // All members begin together.
         store.add(b"ready", 1)?;
         let deadline = Instant::now() + Duration::from_secs(30);
         while store.add(b"ready", 0)? < job.members() as i64 {
@@ -263,7 +269,7 @@ impl TxBenchMember {
             samples.push(measure(1, change)?);
         }
         let count = samples.len() as u64;
-        // Enough to know the percentiles.
+        // Enough samples for the percentiles.
         let step = samples.len().div_ceil(20_000).max(1);
         let some: Vec<u64> = samples.into_iter().step_by(step).collect();
         tell(shared, "transaction", count, &some);
@@ -271,7 +277,7 @@ impl TxBenchMember {
     }
 }
 
-/// The time of one call, in nanoseconds.
+/// The mean time of a call over several calls, in nanoseconds.
 fn measure(calls: u64, mut call: impl FnMut() -> Result<(), StoreError>) -> anyhow::Result<u64> {
     let begin = Instant::now();
     for _ in 0..calls {

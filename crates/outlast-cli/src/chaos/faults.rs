@@ -1,7 +1,11 @@
-//! Who is killed or stopped, and when.
+//! The faults of a chaos run: which members are killed or stopped, and when.
+//!
+//! With `--failpoints` a victim is *armed*: it is told a step of the protocol in which it dies by
+//! itself. A victim that does not reach its step in time is killed.
 
-use super::{Chaos, Kill, Known, Mode, PATIENCE};
-use crate::control::Shared;
+use super::observations::{Kill, Observations};
+use super::{Chaos, Mode, PATIENCE};
+use crate::control::CommandControl;
 use crate::hosts::Hosts;
 use crate::members::machine_ns;
 use anyhow::{Context, bail, ensure};
@@ -13,47 +17,47 @@ use outlast_check::workload::Random;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long a member that was told where to die may take before the next fault comes, or the command kills it.
+/// How long an armed member may take to reach its step before it is killed.
 const ARMED_FOR: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum FaultKind {
     Kill,
-    /// Kill so many members while nobody can do anything in between.
+    /// Kill this many members while all members are stopped.
     KillTogether(usize),
-    /// Kill all members of the host.
+    /// Kill all members of the victim host.
     KillHost,
-    /// Cut the link of the host.
+    /// Cut the link of this host.
     CutHost(u16),
     Stop(Duration),
 }
 
-/// The faults that are still to come.
+/// The faults that have not been carried out.
 pub(super) struct Faults {
     random: Random,
-    planned: VecDeque<(Duration, What)>,
-    /// Who is stopped: since when and until when.
+    planned: VecDeque<(Duration, FaultKind)>,
+    /// The stopped members: since when and until when.
     stopped: BTreeMap<u32, (u64, Instant)>,
-    /// Who was told where to die and has not yet, and since when.
+    /// The armed members that have not died, and since when they are armed.
     armed: BTreeMap<u32, Instant>,
-    /// Whether somebody died since the last one was told.
+    /// Whether a member has died since the last member was armed.
     has_triggered: bool,
-    /// Since when the next fault waits for a repair.
+    /// Since when the next kill has been waiting for a repair.
     waiting: Option<Instant>,
-    ranks: u32,
+    members: u32,
     replicas: usize,
     kills: usize,
-    /// The members of the host that is to be killed.
+    /// The living members of the victim host.
     of_host: Vec<u32>,
     spared: Option<u32>,
     beyond: bool,
     failpoints: bool,
-    /// Which step of the protocol the next victim dies in.
+    /// The step of the protocol in which the next victim dies.
     next_step: usize,
     mode: Mode,
 }
 
-/// Whether a step comes in this mode: those of a recovery do in one alone.
+/// Whether a step occurs in this mode: the steps of a recovery occur in global mode only.
 pub(super) fn is_in_mode(step: usize, mode: Mode) -> bool {
     mode == Mode::Global || !steps::NAMES[step].starts_with("recover.")
 }
@@ -66,29 +70,30 @@ impl Faults {
             let part = random.below(1 << 20) as f64 / f64::from(1 << 20);
             Duration::from_secs_f64(chaos.seconds * (from + (to - from) * part))
         };
-        let mut planned: Vec<(Duration, What)> = Vec::new();
+        let mut planned: Vec<(Duration, FaultKind)> = Vec::new();
         match chaos.victim_host() {
             Some(host) if chaos.cut_host => {
-                planned.push((when(0.3, 0.36), What::CutHost(host)));
-                planned.push((when(0.95, 0.98), What::KillHost));
+                planned.push((when(0.3, 0.36), FaultKind::CutHost(host)));
+                planned.push((when(0.95, 0.98), FaultKind::KillHost));
             }
-            Some(_) => planned.push((when(0.2, 0.6), What::KillHost)),
-            None => planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), What::Kill))),
+            Some(_) => planned.push((when(0.2, 0.6), FaultKind::KillHost)),
+            None => planned.extend((0..chaos.kills).map(|_| (when(0.05, 0.85), FaultKind::Kill))),
         }
         let beyond = chaos.beyond || chaos.salvage;
         if beyond {
-            // As many as there are copies at one time: a repair is faster than the next random moment.
+            // As many kills as replicas at one moment: a repair is faster than the next random
+            // moment.
             let at = planned.first().map_or(Duration::ZERO, |first| first.0);
             let together = chaos.replicas.min(planned.len());
             if chaos.failpoints {
                 planned.iter_mut().take(together).for_each(|kill| kill.0 = at);
             } else {
-                planned.splice(..together, [(at, What::KillTogether(together))]);
+                planned.splice(..together, [(at, FaultKind::KillTogether(together))]);
             }
         }
         for _ in 0..chaos.stops {
             let length = when(0.01, 0.2).clamp(Duration::from_millis(20), Duration::from_secs(2));
-            planned.push((when(0.05, 0.85), What::Stop(length)));
+            planned.push((when(0.05, 0.85), FaultKind::Stop(length)));
         }
         planned.sort_by_key(|&(at, _)| at);
         Faults {
@@ -98,7 +103,7 @@ impl Faults {
             armed: BTreeMap::new(),
             has_triggered: false,
             waiting: None,
-            ranks: u32::from(chaos.ranks),
+            members: u32::from(chaos.members),
             replicas: chaos.replicas,
             kills: chaos.kills,
             of_host: chaos
@@ -112,19 +117,19 @@ impl Faults {
         }
     }
 
-    /// Whether all has been done.
+    /// Whether all faults have been carried out.
     pub(super) fn is_over(&self) -> bool {
         self.planned.is_empty() && self.stopped.is_empty() && self.armed.is_empty()
     }
 
-    /// Does what is due; whether anything was.
+    /// Carries out what is due. Returns whether anything was.
     pub(super) fn act(
         &mut self,
         elapsed: Duration,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
         hosts: Option<&Hosts>,
-        shared: &Shared,
+        control: &CommandControl,
     ) -> anyhow::Result<bool> {
         let due: Vec<u32> = self
             .stopped
@@ -133,56 +138,59 @@ impl Faults {
             .map(|(&member, _)| member)
             .collect();
         for member in due {
-            self.resume(member, known, running)?;
+            self.resume(member, observed, running)?;
         }
-        self.bury(known, running)?;
-        self.note_ends_of_cut_off(known, running);
+        self.record_armed_deaths(observed, running)?;
+        self.record_ends_of_cut_off(observed, running);
         let Some(&(at, what)) = self.planned.front() else { return Ok(false) };
         if at > elapsed {
             return Ok(false);
         }
-        // One that did not get to its step in spite of a death makes room for the next one.
+        // An armed member that did not reach its step although a member died makes room for the
+        // next victim.
         let overdue =
             self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR && self.has_triggered);
-        if let (Some((&member, _)), What::Kill) = (overdue, what) {
-            self.kill_now(member, known, running)?;
+        if let (Some((&member, _)), FaultKind::Kill) = (overdue, what) {
+            self.kill_now(member, observed, running)?;
             return Ok(true);
         }
         match what {
-            What::Stop(length) => {
-                if !self.stop(length, known, running)? {
+            FaultKind::Stop(length) => {
+                if !self.stop(length, observed, running)? {
                     return Ok(false);
                 }
             }
-            What::KillTogether(count) => self.kill_together(count, known, running, shared)?,
-            What::CutHost(host) => {
+            FaultKind::KillTogether(count) => {
+                self.kill_together(count, observed, running, control)?
+            }
+            FaultKind::CutHost(host) => {
                 hosts.context("there are no hosts")?.cut(host)?;
-                known.cut_ns = Some(machine_ns());
+                observed.cut_ns = Some(machine_ns());
                 eprintln!(
                     "{:7.3} s  cut off the host of members {:?}",
                     running.elapsed().as_secs_f64(),
                     self.of_host
                 );
             }
-            What::KillHost => {
+            FaultKind::KillHost => {
                 for member in std::mem::take(&mut self.of_host) {
-                    self.kill_now(member, known, running)?;
+                    self.kill_now(member, observed, running)?;
                 }
             }
-            What::Kill if self.may_kill(known) => {
+            FaultKind::Kill if self.may_kill(observed) => {
                 self.waiting = None;
-                self.kill(known, running, shared)?;
+                self.kill(observed, running, control)?;
             }
-            What::Kill => {
+            FaultKind::Kill => {
                 let since = *self.waiting.get_or_insert_with(Instant::now);
-                // A member that has not reached its step makes room for the next one.
+                // An armed member that has not reached its step makes room for the next victim.
                 let overdue = self.armed.iter().find(|(_, since)| since.elapsed() > ARMED_FOR);
                 if let Some((&member, _)) = overdue {
-                    self.kill_now(member, known, running)?;
+                    self.kill_now(member, observed, running)?;
                     return Ok(true);
                 }
                 if since.elapsed() > PATIENCE {
-                    bail!("the copies were not complete again within {} s", PATIENCE.as_secs());
+                    bail!("the replicas were not complete again within {} s", PATIENCE.as_secs());
                 }
                 return Ok(false);
             }
@@ -191,30 +199,36 @@ impl Faults {
         Ok(true)
     }
 
-    /// Whether one more death is within what the store promises: fewer than R since the copies were last complete,
-    /// where as many copies as there were members count as complete.
-    fn may_kill(&self, known: &Known) -> bool {
+    /// Whether the store promises to survive a further death: fewer than R since all replicas were
+    /// last complete. With fewer than R living members, a replica on each of them is complete.
+    fn may_kill(&self, observed: &Observations) -> bool {
         if self.beyond {
             return true;
         }
-        let dead = known.kills.len() as u64;
+        let dead = observed.kills.len() as u64;
         let complete_with = (0..=dead)
             .rev()
-            .find(|&count| count == 0 || known.complete_at(count, self.ranks).is_some());
+            .find(|&count| count == 0 || observed.complete_at(count, self.members).is_some());
         let complete_with = complete_with.unwrap_or(0);
-        let copies = self.replicas.min(self.ranks as usize - complete_with as usize);
+        let replicas = self.replicas.min(self.members as usize - complete_with as usize);
         let deaths = (dead - complete_with) as usize + self.armed.len();
-        deaths + 1 < copies
+        deaths + 1 < replicas
     }
 
-    fn note_kill(&self, member: u32, at_ns: u64, step: Option<String>, known: &mut Known) {
-        let mut awake = known.living(self.ranks);
+    fn record_kill(
+        &self,
+        member: u32,
+        at_ns: u64,
+        step: Option<String>,
+        observed: &mut Observations,
+    ) {
+        let mut awake = observed.living(self.members);
         awake.remove(&member);
         awake.retain(|member| !self.stopped.contains_key(member));
-        known.kills.push(Kill {
+        observed.kills.push(Kill {
             member,
             at_ns,
-            dead_before: known.kills.len() as u64,
+            dead_before: observed.kills.len() as u64,
             awake,
             step,
         });
@@ -222,50 +236,51 @@ impl Faults {
 
     fn kill(
         &mut self,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
-        shared: &Shared,
+        control: &CommandControl,
     ) -> anyhow::Result<()> {
-        let living = known.living(self.ranks);
+        let living = observed.living(self.members);
         let is_spared = |member: &u32| self.spared == Some(*member);
-        ensure!(living.len() > 1, "nobody is left to kill");
+        ensure!(living.len() > 1, "no member is left to kill");
         let candidates: Vec<u32> =
             living.into_iter().filter(|m| !self.armed.contains_key(m) && !is_spared(m)).collect();
-        ensure!(!candidates.is_empty(), "nobody is left to kill");
+        ensure!(!candidates.is_empty(), "no member is left to kill");
         let victim = candidates[self.random.below(candidates.len() as u64) as usize];
-        // One that waits in a step of repair needs a death to get there.
+        // A member that is armed for a step of repair needs another death to get there.
         if !self.failpoints || !self.armed.is_empty() {
-            return self.kill_now(victim, known, running);
+            return self.kill_now(victim, observed, running);
         }
-        // The last victim cannot wait for another death to bring it to its step: it dies in whatever step comes.
-        let is_last = self.armed.len() + known.kills.len() + 1 == self.kills;
+        // No further death brings the last victim to a chosen step: it dies in the next step of any
+        // kind.
+        let is_last = self.armed.len() + observed.kills.len() + 1 == self.kills;
         while !is_in_mode(self.next_step, self.mode) {
             self.next_step = (self.next_step + 1) % steps::NAMES.len();
         }
         let step = if is_last { failpoint::ANY } else { self.next_step as u32 };
         self.next_step = (self.next_step + 1) % steps::NAMES.len();
-        // Mostly the first thing that is done there, so that every step is hit.
+        // Mostly at the first operation of the step, so that every step is hit.
         let range = if is_last || self.random.percent(25) { 40 } else { 1 };
         let after = 1 + self.random.below(range) as u32;
-        shared.order_death(victim, step, after)?;
+        control.order_death(victim, step, after)?;
         self.armed.insert(victim, Instant::now());
         self.has_triggered = false;
         Ok(())
     }
 
-    /// Kills so many members at one moment of the job: all are stopped meanwhile, so that no copy is repaired between two
-    /// deaths however long this takes.
+    /// Kills this many members at one moment of the job: all members are stopped meanwhile, so that
+    /// no replica is repaired between two deaths, however long this takes.
     fn kill_together(
         &mut self,
         count: usize,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
-        shared: &Shared,
+        control: &CommandControl,
     ) -> anyhow::Result<()> {
-        let mut held = known.living(self.ranks);
+        let mut held = observed.living(self.members);
         held.retain(|member| !self.stopped.contains_key(member));
         held.iter().try_for_each(|&member| running.stop(MemberId(member)).map(drop))?;
-        let killed = (0..count).try_for_each(|_| self.kill(known, running, shared));
+        let killed = (0..count).try_for_each(|_| self.kill(observed, running, control));
         held.iter().try_for_each(|&member| running.resume(MemberId(member)).map(drop))?;
         killed
     }
@@ -273,32 +288,41 @@ impl Faults {
     fn kill_now(
         &mut self,
         victim: u32,
-        known: &mut Known,
+        observed: &mut Observations,
         running: &Running,
     ) -> anyhow::Result<()> {
         self.armed.remove(&victim);
         self.has_triggered = true;
         let at_ns = machine_ns();
         let was_running = running.kill(MemberId(victim))?;
-        // An armed one may have died by itself just now; it is counted once, here.
-        let may_have_ended = self.failpoints || known.cut_ns.is_some();
+        // An armed member may have died by itself just now; its death is recorded here, once.
+        let may_have_ended = self.failpoints || observed.cut_ns.is_some();
         ensure!(was_running || may_have_ended, "member {victim} had ended before it was killed");
-        self.note_kill(victim, at_ns, None, known);
+        self.record_kill(victim, at_ns, None, observed);
         if let Some((since, _)) = self.stopped.remove(&victim) {
-            known.stops.push((victim, since, at_ns));
+            observed.stops.push((victim, since, at_ns));
         }
         eprintln!("{:7.3} s  kill -9 of member {victim}", running.elapsed().as_secs_f64());
         Ok(())
     }
 
-    /// Notes the deaths of those who were told where to die; in the end, kills those who did not get there. Until they are
-    /// noted they count as told, so that nobody is killed in their place.
-    fn bury(&mut self, known: &mut Known, running: &Running) -> anyhow::Result<()> {
-        let dead: Vec<u32> =
-            self.armed.keys().filter(|member| known.ended.contains_key(member)).copied().collect();
+    /// Records the deaths of armed members. After the last fault, kills armed members that did not
+    /// reach their step. Until its death is recorded an armed member counts as dying, so that no
+    /// other member is killed in its place.
+    fn record_armed_deaths(
+        &mut self,
+        observed: &mut Observations,
+        running: &Running,
+    ) -> anyhow::Result<()> {
+        let dead: Vec<u32> = self
+            .armed
+            .keys()
+            .filter(|member| observed.ended.contains_key(member))
+            .copied()
+            .collect();
         for member in dead {
             self.armed.remove(&member);
-            // What it said may come a moment after the news of its end.
+            // The member's last words may arrive a moment after the news of its end.
             let until = Instant::now() + Duration::from_secs(1);
             let said =
                 || String::from_utf8_lossy(&running.output(MemberId(member)).stderr).into_owned();
@@ -307,13 +331,13 @@ impl Faults {
             }
             let said = said();
             let (step, at_ns) = last_words(&said).ok_or_else(|| {
-                anyhow::anyhow!("member {member} ended in another way than it was told: {said}")
+                anyhow::anyhow!("armed member {member} ended without its last words: {said}")
             })?;
             eprintln!(
                 "{:7.3} s  member {member} died in step {step}",
                 running.elapsed().as_secs_f64()
             );
-            self.note_kill(member, at_ns, Some(step), known);
+            self.record_kill(member, at_ns, Some(step), observed);
         }
         let overdue = self
             .armed
@@ -321,23 +345,24 @@ impl Faults {
             .find(|(_, since)| since.elapsed() > ARMED_FOR)
             .map(|(&member, _)| member);
         if let (true, Some(member)) = (self.planned.is_empty(), overdue) {
-            self.kill_now(member, known, running)?;
+            self.kill_now(member, observed, running)?;
         }
         Ok(())
     }
 
-    /// Members that are cut off end themselves when they have not reached a majority for the time limit.
-    fn note_ends_of_cut_off(&mut self, known: &mut Known, running: &Running) {
-        let has_ended = |member: &u32| known.ended.get(member).is_some_and(MemberEnd::is_death);
+    /// Records that cut-off members have ended: a member ends itself if it reaches no majority for
+    /// the time limit.
+    fn record_ends_of_cut_off(&mut self, observed: &mut Observations, running: &Running) {
+        let has_ended = |member: &u32| observed.ended.get(member).is_some_and(MemberEnd::is_death);
         let ended: Vec<u32> = self
             .of_host
             .iter()
             .copied()
-            .filter(|member| known.cut_ns.is_some() && has_ended(member))
+            .filter(|member| observed.cut_ns.is_some() && has_ended(member))
             .collect();
         for member in ended {
             self.of_host.retain(|&other| other != member);
-            self.note_kill(member, machine_ns(), None, known);
+            self.record_kill(member, machine_ns(), None, observed);
             eprintln!(
                 "{:7.3} s  member {member} has ended itself",
                 running.elapsed().as_secs_f64()
@@ -345,12 +370,17 @@ impl Faults {
         }
     }
 
-    /// Stops somebody for so long; whether anybody could be stopped.
-    fn stop(&mut self, length: Duration, known: &Known, running: &Running) -> anyhow::Result<bool> {
-        let living = known.living(self.ranks);
+    /// Stops a random member for this long. Returns false if no member can be stopped.
+    fn stop(
+        &mut self,
+        length: Duration,
+        observed: &Observations,
+        running: &Running,
+    ) -> anyhow::Result<bool> {
+        let living = observed.living(self.members);
         let candidates: Vec<u32> =
             living.into_iter().filter(|m| !self.stopped.contains_key(m)).collect();
-        // Everyone is stopped already: this one comes when somebody goes on.
+        // All members are stopped already: the fault waits until a member is resumed.
         if candidates.is_empty() {
             return Ok(false);
         }
@@ -365,16 +395,21 @@ impl Faults {
         Ok(true)
     }
 
-    fn resume(&mut self, member: u32, known: &mut Known, running: &Running) -> anyhow::Result<()> {
+    fn resume(
+        &mut self,
+        member: u32,
+        observed: &mut Observations,
+        running: &Running,
+    ) -> anyhow::Result<()> {
         if let Some((since, _)) = self.stopped.remove(&member) {
             running.resume(MemberId(member))?;
-            known.stops.push((member, since, machine_ns()));
+            observed.stops.push((member, since, machine_ns()));
         }
         Ok(())
     }
 }
 
-/// The step that a member died in, and when, by its last words.
+/// The step in which a member died and the time of its death, from its last words.
 fn last_words(said: &str) -> Option<(String, u64)> {
     let line = said.lines().rev().find_map(|line| line.strip_prefix(failpoint::LAST_WORDS))?;
     let (step, at) = line.strip_suffix(" ns")?.rsplit_once(" at ")?;

@@ -1,19 +1,20 @@
-//! What the record of a chaos run says.
+//! Judges the record of a chaos run, and reports.
 
+use super::Chaos;
 use super::member::{FoundLine, Plan};
-use super::{Chaos, Known};
-use crate::actor;
-use crate::control::Shared;
-use crate::warden::Losses;
+use super::observations::Observations;
+use crate::control::CommandControl;
+use crate::loss_acceptor::Losses;
+use crate::program;
 use anyhow::Context;
 use outlast::store::steps;
 use outlast_check::durability::Final;
-use outlast_check::history::{Access, History, Key, Kind, Operation, Outcome, Value, Version};
+use outlast_check::history::{Access, CallKind, History, Key, Operation, Outcome, Value, Version};
 use outlast_check::report::{self, Run};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Times in milliseconds.
+/// Percentiles of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Times {
     p50: f64,
@@ -31,9 +32,9 @@ impl Times {
     }
 }
 
-/// The report, as the contract has it; what follows the seed is in addition.
+/// The report. Its fields up to `seed` are a contract with users; the rest is additional.
 #[derive(Serialize)]
-pub(super) struct Report {
+pub(super) struct ChaosReport {
     pub(super) ok: bool,
     acked: u64,
     lost: u64,
@@ -55,13 +56,13 @@ pub(super) struct Report {
     deaths_by_step: Option<BTreeMap<String, u64>>,
     /// How many calls were recorded.
     calls: u64,
-    /// What went wrong besides the calls, such as a member that ended by itself.
+    /// Failures besides the calls, for example a member that ended by itself.
     failures: Vec<String>,
     #[serde(skip)]
     violations: Vec<String>,
 }
 
-/// How many writes that were begun after the cut were acknowledged.
+/// How many writes that began after the cut were acknowledged.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Cut {
     cut_off: u64,
@@ -87,13 +88,13 @@ const SHOWN: usize = 5;
 pub(super) fn judge(
     chaos: &Chaos,
     plan: &Plan,
-    shared: &Shared,
-    known: &Known,
+    control: &CommandControl,
+    observed: &Observations,
     end_ns: u64,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<ChaosReport> {
     let mut operations: Vec<Operation> = Vec::new();
-    for text in shared.records()?.into_iter().flatten() {
-        // A member that died early has written nothing yet.
+    for text in control.records()?.into_iter().flatten() {
+        // The record of a member that died early may be empty.
         if !text.is_empty() {
             operations
                 .extend(History::parse(&text).context("the record of a member")?.into_operations());
@@ -104,41 +105,45 @@ pub(super) fn judge(
         std::fs::write(path, history.to_text())
             .with_context(|| format!("writing {}", path.display()))?;
     }
-    let keys = actor::keys(&plan.options(usize::from(chaos.ranks)), plan.threads);
-    let affected = Affected { known, keys: &keys };
+    let keys = program::keys(&plan.options(usize::from(chaos.members)), plan.threads);
+    let affected = Affected { observed, keys: &keys };
     let detection_ns = affected.detection();
     let unavailable_ns = affected.unavailable(&history);
-    let ranks = u32::from(chaos.ranks);
-    let repaired = known.kills.iter().filter_map(|kill| {
-        Some(known.complete_at(kill.dead_before + 1, ranks)?.saturating_sub(known.gone_at(kill)))
+    let members = u32::from(chaos.members);
+    let repaired = observed.kills.iter().filter_map(|kill| {
+        Some(
+            observed
+                .complete_at(kill.dead_before + 1, members)?
+                .saturating_sub(observed.gone_at(kill)),
+        )
     });
     let repair_ns = repaired.collect();
     let calls = history.operations().len() as u64;
     let of_host: BTreeSet<u32> =
         chaos.victim_host().into_iter().flat_map(|host| chaos.members_of(host)).collect();
-    let cut = known.cut_ns.map(|cut_ns| Cut::new(&history, cut_ns, &of_host));
+    let cut = observed.cut_ns.map(|cut_ns| Cut::new(&history, cut_ns, &of_host));
     let mut run = Run::new(history);
     run.observation.end_ns = end_ns;
-    run.observation.dead = known.killed();
-    let kills = known.kills.iter().map(|kill| kill.at_ns);
-    let resumes = known.stops.iter().map(|&(_, _, until)| until);
-    run.observation.disturbances_ns = kills.chain(resumes).chain(known.cut_ns).collect();
-    // A cut is noticed only after a part of the time limit, and those who are cut off wait for all of it.
+    run.observation.dead = observed.killed();
+    let kills = observed.kills.iter().map(|kill| kill.at_ns);
+    let resumes = observed.stops.iter().map(|&(_, _, until)| until);
+    run.observation.disturbances_ns = kills.chain(resumes).chain(observed.cut_ns).collect();
+    // A cut is noticed after a part of the time limit, and cut-off members wait for all of it.
     run.observation.bound_ns += cut.map_or(0, |_| plan.time_limit_s * 1_000_000_000);
-    run.observation.end_state = end_state(known, &keys);
+    run.observation.end_state = end_state(observed, &keys);
     let mut losses = Losses::default();
-    known.losses.iter().for_each(|news| losses.note(news.clone(), &keys));
+    observed.losses.iter().for_each(|news| losses.record(news.clone(), &keys));
     run.losses = losses.0;
     let judged = report::judge(&run);
-    let deaths = known.ended.values().filter(|end| end.is_death()).count() as u64;
-    // A member that ended by itself, or did not end, has calls that never come back.
-    let hung = judged.hung.max(u64::from(!known.failures.is_empty()));
-    // The store may call data lost only where more have died than it promises to survive.
+    let deaths = observed.ended.values().filter(|end| end.is_death()).count() as u64;
+    // A member that ended by itself, or did not end, has calls that never return.
+    let hung = judged.hung.max(u64::from(!observed.failures.is_empty()));
+    // The store may report lost data only if more members died than it promises to survive.
     let lost = judged.lost + if chaos.beyond { 0 } else { judged.data_lost };
-    // No two copies are on one host: who is cut off from all others may acknowledge no write.
+    // No host has two replicas of a key, so a host that is cut off may acknowledge no write.
     let is_right = lost + judged.torn + judged.stale + hung + judged.nonlinearizable == 0
         && cut.is_none_or(|cut| cut.cut_off == 0);
-    Ok(Report {
+    Ok(ChaosReport {
         ok: is_right && deaths == chaos.kills as u64,
         acked: judged.acked,
         lost,
@@ -147,23 +152,24 @@ pub(super) fn judge(
         hung,
         nonlinearizable: judged.nonlinearizable,
         kills: deaths,
-        stops: known.stops.len() as u64,
+        stops: observed.stops.len() as u64,
         detection_ms: Times::new(detection_ns),
         unavailable_ms: Times::new(unavailable_ns),
         repair_ms: Times::new(repair_ns),
         seed: plan.seed,
         data_lost: chaos.beyond.then_some(judged.data_lost),
         cut,
-        deaths_by_step: chaos.failpoints.then(|| deaths_by_step(known)),
+        deaths_by_step: chaos.failpoints.then(|| deaths_by_step(observed)),
         calls,
-        failures: known.failures.clone(),
+        failures: observed.failures.clone(),
         violations: judged.violations.iter().map(ToString::to_string).collect(),
     })
 }
 
-/// What the survivors found at the end: each key by another one in turn, so that all of them prove something.
-fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
-    let found: Vec<&Vec<FoundLine>> = known.found.values().collect();
+/// The final state of each key, as read by the survivors in turn, so that each survivor's reads are
+/// judged.
+fn end_state(observed: &Observations, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
+    let found: Vec<&Vec<FoundLine>> = observed.found.values().collect();
     if found.is_empty() {
         return None;
     }
@@ -176,7 +182,7 @@ fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
                 version: Some(Version::new(counter, writer)),
                 value: Some(Value { identity, torn }),
             },
-            // Nothing is known, so nothing can be judged; the call itself shows in the record.
+            // The read has no result to judge; the call itself is in the record.
             FoundLine::Unknown => return None,
         };
         state.insert(key.clone(), read);
@@ -184,10 +190,10 @@ fn end_state(known: &Known, keys: &[Key]) -> Option<BTreeMap<Key, Final>> {
     Some(state)
 }
 
-fn deaths_by_step(known: &Known) -> BTreeMap<String, u64> {
+fn deaths_by_step(observed: &Observations) -> BTreeMap<String, u64> {
     let mut deaths: BTreeMap<String, u64> =
         steps::NAMES.iter().map(|name| (name.to_string(), 0)).collect();
-    for kill in &known.kills {
+    for kill in &observed.kills {
         let step = kill.step.clone().unwrap_or_else(|| "anywhere, by SIGKILL".to_string());
         *deaths.entry(step).or_default() += 1;
     }
@@ -195,45 +201,49 @@ fn deaths_by_step(known: &Known) -> BTreeMap<String, u64> {
 }
 
 struct Affected<'a> {
-    known: &'a Known,
+    observed: &'a Observations,
     keys: &'a [Key],
 }
 
 impl Affected<'_> {
-    /// Kill to notice, for each survivor that was not stopped meanwhile.
+    /// From a kill to its notice, for each survivor that was not stopped meanwhile.
     fn detection(&self) -> Vec<u64> {
         let mut samples = Vec::new();
-        for kill in &self.known.kills {
+        for kill in &self.observed.kills {
             for &member in &kill.awake {
-                let Some(&at_ns) = self.known.noticed.get(&(member, kill.member)) else { continue };
-                let was_stopped = self.known.stops.iter().any(|&(stopped, from, to)| {
+                let Some(&at_ns) = self.observed.noticed.get(&(member, kill.member)) else {
+                    continue;
+                };
+                let was_stopped = self.observed.stops.iter().any(|&(stopped, from, to)| {
                     stopped == member && from < at_ns && to > kill.at_ns
                 });
                 if !was_stopped {
-                    samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
+                    samples.push(at_ns.saturating_sub(self.observed.gone_at(kill)));
                 }
             }
         }
         samples
     }
 
-    /// Kill to the first put, acknowledged after someone had noticed, to a key that had a copy on the dead. What was
-    /// acknowledged before that did not have to do without it.
+    /// From a kill to the first put on a key with a replica on the dead member, acknowledged after
+    /// a survivor had noticed the death. A put that was acknowledged earlier may still have used
+    /// the dead member.
     fn unavailable(&self, history: &History) -> Vec<u64> {
         let mut samples = Vec::new();
-        for kill in &self.known.kills {
-            let notices = self.known.noticed.iter().filter(|((_, dead), _)| *dead == kill.member);
+        for kill in &self.observed.kills {
+            let notices =
+                self.observed.noticed.iter().filter(|((_, dead), _)| *dead == kill.member);
             let Some(first_ns) = notices.map(|(_, &at_ns)| at_ns).min() else { continue };
-            let homes = self.known.homes.range(..=kill.dead_before).next_back();
-            let Some((_, homes)) = homes else { continue };
-            let had_copy = |key: &Key| {
+            let replicas = self.observed.replicas.range(..=kill.dead_before).next_back();
+            let Some((_, replicas)) = replicas else { continue };
+            let had_replica = |key: &Key| {
                 let index = self.keys.iter().position(|other| other == key);
                 index
-                    .and_then(|index| homes.get(index))
-                    .is_some_and(|homes| homes.contains(&kill.member))
+                    .and_then(|index| replicas.get(index))
+                    .is_some_and(|replicas| replicas.contains(&kill.member))
             };
             let is_put = |operation: &&Operation| {
-                matches!(operation.kind, Kind::Put | Kind::PutIf)
+                matches!(operation.kind, CallKind::Put | CallKind::PutIf)
                     && operation.outcome == Outcome::Ok
             };
             let acknowledged = history
@@ -242,18 +252,18 @@ impl Affected<'_> {
                 .filter(is_put)
                 .filter(|put| put.return_ns.is_some_and(|at_ns| at_ns >= first_ns))
                 .filter(|put| {
-                    put.accesses.iter().any(|access| access.changes() && had_copy(&access.key))
+                    put.accesses.iter().any(|access| access.changes() && had_replica(&access.key))
                 });
             if let Some(at_ns) = acknowledged.filter_map(|put| put.return_ns).min() {
-                samples.push(at_ns.saturating_sub(self.known.gone_at(kill)));
+                samples.push(at_ns.saturating_sub(self.observed.gone_at(kill)));
             }
         }
         samples
     }
 }
 
-/// The report for people, on standard error: standard output is for JSON.
-pub(super) fn print(report: &Report) {
+/// Prints the report for people, on standard error: standard output is for JSON.
+pub(super) fn print(report: &ChaosReport) {
     let mark = |is_ok: bool| if is_ok { "ok" } else { "WRONG" };
     eprintln!();
     let line = |is_ok: bool, text: String| eprintln!("  {:<6} {text}", mark(is_ok));
@@ -267,18 +277,18 @@ pub(super) fn print(report: &Report) {
     line(
         report.nonlinearizable == 0,
         format!(
-            "{} contradictions to one order of all {} calls",
+            "{} contradictions to a single order of all {} calls",
             report.nonlinearizable, report.calls
         ),
     );
     if let Some(data_lost) = report.data_lost {
-        eprintln!("         {data_lost} keys were lost, and the store said so");
+        eprintln!("         {data_lost} keys were lost, and the store reported it");
     }
     if let Some(Cut { cut_off, others }) = report.cut {
         line(
             cut_off == 0,
             format!(
-                "after the cut {cut_off} writes were acknowledged to the cut-off, {others} to the others"
+                "acknowledged after the cut: {cut_off} writes of the cut-off host, {others} others"
             ),
         );
     }
@@ -286,12 +296,12 @@ pub(super) fn print(report: &Report) {
     let what = if report.cut.is_some() { "cut" } else { "kill" };
     for (to, times) in [
         ("notice", report.detection_ms),
-        ("the next put there", report.unavailable_ms),
-        ("all copies complete", report.repair_ms),
+        ("the next affected put", report.unavailable_ms),
+        ("all replicas complete", report.repair_ms),
     ] {
         if let Some(Times { p50, p99, max }) = times {
             eprintln!(
-                "         {:<28} p50 {p50:>9.3} ms  p99 {p99:>9.3} ms  max {max:>9.3} ms",
+                "         {:<30} p50 {p50:>9.3} ms  p99 {p99:>9.3} ms  max {max:>9.3} ms",
                 format!("{what} to {to}")
             );
         }
@@ -310,6 +320,10 @@ pub(super) fn print(report: &Report) {
     }
     eprintln!(
         "\n{}",
-        if report.ok { "The store kept all its promises." } else { "Something is wrong." }
+        if report.ok {
+            "The store kept all its promises."
+        } else {
+            "A promise is broken, or the run failed."
+        }
     );
 }

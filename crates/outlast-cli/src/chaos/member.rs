@@ -1,10 +1,11 @@
-//! A member of a chaos run: workers that make random calls, and a thread that watches and reports.
+//! A member of a chaos run: workers that make random calls, a thread that recovers, and a thread
+//! that watches and reports.
 
 use super::Mode;
-use crate::actor::{self, FINAL_THREAD, Found, Programs, RECOVERY_THREAD, Worker};
-use crate::control::{Member, Phase, Place};
-use crate::members::{News, Watch, machine_ns, tell};
-use crate::warden::{LossNews, Warden};
+use crate::control::{ControlAddress, MemberControl, Phase};
+use crate::loss_acceptor::{LossAcceptor, LossNews};
+use crate::members::{DeathNews, Watch, machine_ns, tell};
+use crate::program::{self, FINAL_THREAD, Found, ProgramKind, RECOVERY_THREAD, Worker};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outlast::failpoint;
@@ -16,58 +17,58 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A member of a chaos run; started by it.
+/// A member of a chaos run; started by it
 #[derive(Args)]
 pub(crate) struct ChaosMember {
     plan: String,
 }
 
-/// What the command tells its members.
+/// The instructions of the command to its members.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) replicas: usize,
     pub(super) threads: u32,
     pub(super) shared_keys: u32,
     pub(super) private_keys: u32,
-    pub(super) programs: Programs,
+    pub(super) programs: ProgramKind,
     pub(super) mode: Mode,
     pub(super) seed: u64,
-    /// Whether more may die than the store promises to survive.
+    /// Whether more members may die than the store promises to survive.
     pub(super) beyond: bool,
     /// Whether survivors read the memory of the dead.
     pub(super) salvage: bool,
     /// The time limit of calls.
     pub(super) time_limit_s: u64,
-    /// Whether a further thread reads what needs nobody on another host.
+    /// Whether a further thread reads keys that need no member of another host.
     pub(super) reads_near: bool,
-    /// How many calls an actor makes in a second, at most.
+    /// The most calls of a worker in a second.
     pub(super) calls_per_second: u64,
-    pub(super) place: Place,
+    pub(super) address: ControlAddress,
 }
 
 impl Plan {
     pub(super) fn options(&self, members: usize) -> outlast_check::workload::Options {
-        actor::options(members, self.shared_keys, self.private_keys, self.programs)
+        program::options(members, self.shared_keys, self.private_keys, self.programs)
     }
 }
 
-/// What members tell the command, one JSON object a line.
+/// What members report to the command, each as a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Line {
+pub(super) enum ChaosLine {
     /// The store is open.
     Open,
-    /// Where the copies of each key are, as long as so many are dead.
-    Homes {
+    /// The members with the replicas of each key, while this many members are dead.
+    Replicas {
         dead: u64,
-        homes: Vec<Vec<u32>>,
+        replicas: Vec<Vec<u32>>,
     },
-    News(News),
-    /// What is lost, or that nothing is.
+    News(DeathNews),
+    /// A report of the loss acceptor.
     Loss(LossNews),
-    /// No worker makes calls any more.
+    /// All workers have stopped.
     Rests,
-    /// What this member found under each key.
+    /// The final value of each key, as this member read it.
     Found(Vec<FoundLine>),
 }
 
@@ -80,14 +81,14 @@ pub(super) enum FoundLine {
     Unknown,
 }
 
-/// How long workers may take to stop: a call may need a member that does not answer, until its time limit.
+/// How long workers may take to stop: a call that needs a stopped member ends at its time limit.
 const REST_LIMIT: Duration = Duration::from_secs(60);
-/// How long a loss is left as it is before it is accepted, at most.
+/// The longest time that a loss is left before it is accepted.
 const LOST_FOR: Duration = Duration::from_millis(300);
-/// The thread under which what is near is read, and how long it rests after each read.
+/// The thread number of reads on the own host, and the pause after each read.
 const NEAR_THREAD: u32 = 61;
 const NEAR_PAUSE: Duration = Duration::from_millis(10);
-/// How many calls are made between two rests.
+/// How many calls a worker makes between two rests.
 const BURST: u64 = 25;
 
 fn clock(_: &Job) -> u64 {
@@ -98,12 +99,12 @@ impl ChaosMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let plan: Plan = serde_json::from_str(&self.plan).context("the plan of the run")?;
         let job = JoinOptions::new().time_limit(Duration::from_secs(plan.time_limit_s)).join()?;
-        let member = Member::new(plan.place.clone(), job.me().index())?;
+        let member = MemberControl::new(plan.address.clone(), job.me().index())?;
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
         let options = options.mode(plan.mode.into()).salvage(plan.salvage);
         let store = Store::open(&job, options).context("opening the store")?;
-        let keys = actor::keys(&plan.options(job.members()), plan.threads);
-        tell(&Line::Open)?;
+        let keys = program::keys(&plan.options(job.members()), plan.threads);
+        tell(&ChaosLine::Open)?;
 
         let stop = Arc::new(AtomicBool::new(false));
         let trouble: Arc<Mutex<Option<String>>> = Arc::default();
@@ -169,7 +170,7 @@ impl ChaosMember {
                 (store.clone(), job.clone(), is_over.clone(), plan.threads);
             let body = move || {
                 if let Err(error) = recover(recoverer, &store, &own_job, &is_over, threads) {
-                    // Whatever else it does cannot be trusted.
+                    // Nothing else that this member does can be trusted.
                     eprintln!("{error:#}");
                     std::process::exit(1);
                 }
@@ -183,9 +184,9 @@ impl ChaosMember {
             job: &job,
             store: &store,
             keys: &keys,
-            warden: plan.beyond.then(|| Warden::new(plan.seed, &job, LOST_FOR, clock)),
+            acceptor: plan.beyond.then(|| LossAcceptor::new(plan.seed, &job, LOST_FOR, clock)),
         };
-        watcher.tell_homes()?;
+        watcher.tell_replicas()?;
         watcher.until(Phase::Rest, &member)?;
         stop.store(true, Ordering::Release);
         let until = job.now().after(REST_LIMIT);
@@ -195,7 +196,7 @@ impl ChaosMember {
         if let Some(trouble) = trouble.lock().unwrap_or_else(|e| e.into_inner()).take() {
             bail!(trouble);
         }
-        tell(&Line::Rests)?;
+        tell(&ChaosLine::Rests)?;
         watcher.until(Phase::ReadBack, &member)?;
         let target = Box::new(member.record(plan.threads as usize)?);
         let options = plan.options(job.members());
@@ -217,7 +218,7 @@ impl ChaosMember {
                 break found;
             }
         };
-        tell(&Line::Found(found?))?;
+        tell(&ChaosLine::Found(found?))?;
         watcher.until(Phase::End, &member)?;
         is_over.store(true, Ordering::Release);
         job.ring(job.me())?;
@@ -274,21 +275,21 @@ fn work(
     while !stop.load(Ordering::Acquire) {
         let began = std::time::Instant::now();
         for _ in 0..BURST {
-            // Every call says the same until another thread has recovered.
+            // Every call returns `Revoked` until the recovery thread has recovered.
             if store.is_revoked() {
                 std::thread::sleep(Duration::from_millis(1));
             } else {
                 worker.step()?;
             }
         }
-        // Also if it is there again in the end.
+        // Data must not be reported lost, not even for a while.
         ensure!(
             may_lose || worker.data_lost == 0,
             "{} calls said that data are lost",
             worker.data_lost
         );
-        // The record is judged as a whole, so that it must not grow without bound. One that is to die in a step which only
-        // a call that is under way comes to does not rest.
+        // Rests bound the record, which is judged as a whole. A member that is armed for a step
+        // inside a call does not rest: it reaches the step only in a call.
         if !hurry.load(Ordering::Acquire) {
             std::thread::sleep(pause.saturating_sub(began.elapsed()));
         }
@@ -296,8 +297,9 @@ fn work(
     Ok(())
 }
 
-/// Reads keys whose first home is on this member's own host, until the run is over. A member that is cut off reaches them, and
-/// must not say what is there once the others go on without it.
+/// Reads keys whose first replica is on this member's own host, until the run is over. A cut-off
+/// member still reaches these replicas, and must not answer once the other members go on without
+/// it.
 fn read_near(
     mut reader: Worker,
     store: &Store,
@@ -308,8 +310,10 @@ fn read_near(
     let own = job.domain(job.me())?;
     while !stop.load(Ordering::Acquire) {
         for key in keys.iter().take_while(|_| !stop.load(Ordering::Acquire)) {
-            let homes = store.replicas_of(key.bytes());
-            if homes.first().is_some_and(|&home| job.domain(home).is_ok_and(|domain| domain == own))
+            let replicas = store.replicas_of(key.bytes());
+            if replicas
+                .first()
+                .is_some_and(|&replica| job.domain(replica).is_ok_and(|domain| domain == own))
             {
                 reader.get(key)?;
                 std::thread::sleep(NEAR_PAUSE);
@@ -319,38 +323,38 @@ fn read_near(
     Ok(())
 }
 
-/// The thread that watches and reports.
+/// The thread that watches for deaths, repairs and orders, and reports.
 struct Watcher<'a> {
     watch: Watch,
     is_armed: bool,
-    /// Tells the workers not to rest.
+    /// Keeps the workers from resting.
     hurry: &'a AtomicBool,
     job: &'a Job,
     store: &'a Store,
     keys: &'a [history::Key],
-    /// With `--beyond`: what this member does about losses while it is the lowest that lives.
-    warden: Option<Warden>,
+    /// With `--beyond`: accepts losses while this member is the lowest living member.
+    acceptor: Option<LossAcceptor>,
 }
 
 impl Watcher<'_> {
-    /// Reports deaths and repairs until the command is in this phase.
-    fn until(&mut self, phase: Phase, member: &Member) -> anyhow::Result<()> {
+    /// Reports deaths and repairs until the command has reached this phase.
+    fn until(&mut self, phase: Phase, member: &MemberControl) -> anyhow::Result<()> {
         loop {
             let bell = self.job.bell();
-            let news = self.watch.look(self.job, self.store)?;
-            let is_new_death = news.iter().any(|news| matches!(news, News::Noticed { .. }));
+            let news = self.watch.poll(self.job, self.store)?;
+            let is_new_death = news.iter().any(|news| matches!(news, DeathNews::Noticed { .. }));
             for news in news {
-                tell(&Line::News(news))?;
+                tell(&ChaosLine::News(news))?;
             }
             if is_new_death {
-                self.tell_homes()?;
+                self.tell_replicas()?;
             }
-            if let Some(warden) = &mut self.warden
+            if let Some(acceptor) = &mut self.acceptor
                 && self.job.view().living().next() == Some(self.job.me())
             {
                 let is_sole = self.job.me() == MemberId(0);
-                warden.look(self.job, self.store, self.keys, is_sole, &mut |news| {
-                    tell(&Line::Loss(news))
+                acceptor.accept_losses(self.job, self.store, self.keys, is_sole, &mut |news| {
+                    tell(&ChaosLine::Loss(news))
                 })?;
             }
             if let (false, Some((step, after))) = (self.is_armed, member.death()?) {
@@ -365,14 +369,17 @@ impl Watcher<'_> {
         }
     }
 
-    /// The lowest member says where the copies are.
-    fn tell_homes(&self) -> anyhow::Result<()> {
+    /// The lowest living member reports where the replicas are.
+    fn tell_replicas(&self) -> anyhow::Result<()> {
         if self.job.view().living().next() != Some(self.job.me()) {
             return Ok(());
         }
-        let homes = |key: &history::Key| {
-            self.store.replicas_of(key.bytes()).iter().map(|home| home.0).collect()
+        let replicas = |key: &history::Key| {
+            self.store.replicas_of(key.bytes()).iter().map(|replica| replica.0).collect()
         };
-        tell(&Line::Homes { dead: self.watch.dead(), homes: self.keys.iter().map(homes).collect() })
+        tell(&ChaosLine::Replicas {
+            dead: self.watch.dead(),
+            replicas: self.keys.iter().map(replicas).collect(),
+        })
     }
 }

@@ -1,88 +1,104 @@
-//! `outlast chaos`: real processes make random calls on a store while members are killed and stopped; then everything
-//! that they were told is judged.
+//! `outlast chaos`: real processes make random calls on a store while members are killed and
+//! stopped; then the results of all calls are judged.
 //!
-//! The members record every call in memory of this command, before it and after it, so that the record outlives them.
-//! This command decides who dies and when. It never goes beyond what the store promises (fewer than R deaths since all
-//! copies were last complete), unless asked to, by waiting until the members say that nothing is to be repaired.
+//! A member records every call in memory of this command, before the call and after it, so that the
+//! record outlives the member. The command chooses victims and moments. Unless asked to, it does
+//! not exceed what the store promises to survive (fewer than R deaths since all replicas were last
+//! complete): it waits until the members report that no replica is missing.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`drive`] | the course of a run |
+//! | [`faults`] | who is killed or stopped, and when |
+//! | [`member`] | what a member does |
+//! | [`observations`] | what the command learns during the run |
+//! | [`judge`] | the report |
 
+mod drive;
 mod faults;
 mod judge;
 mod member;
+mod observations;
 
-use crate::actor::{Programs, THREADS_MAX};
-use crate::control::{Phase, Shared};
+use crate::control::CommandControl;
 use crate::hosts;
-use crate::members::{
-    Lines, News, describe, left_behind, machine_ns, shared_memory_names, show_log,
-};
+use crate::members::{describe, left_behind, machine_ns, shared_memory_names, show_log};
+use crate::program::{ProgramKind, THREADS_MAX};
 use crate::report::write_json;
 use crate::usage_error;
-use crate::warden::LossNews;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use faults::Faults;
-use member::{FoundLine, Line, Plan};
-use outlast::MemberId;
+use member::Plan;
+use observations::Observations;
 use outlast::failpoint;
-use outlast::launch::{Event, Launch, MemberEnd, Output, Running};
+use outlast::launch::{Launch, Output};
 use outlast::store::REPLICAS_MAX;
 use outlast::store::steps;
 use outlast_check::workload::Random;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) use member::ChaosMember;
 
 const EXAMPLES: &str = "\
-N processes put, get, put conditionally, delete, add and wait, alone and in transactions, over keys that all share and
-keys of their own, in several threads each. K of them are killed with kill -9 and S times one is stopped for a while, at random moments. What
-each call was told is recorded where it outlives the caller, and judged at the end: is an acknowledged write lost, was a
-read torn or stale, did a call hang, does one order explain all results?
+The members put, get, put conditionally, delete, add and wait, alone and in transactions, over
+shared keys and keys of their own, in several threads each. Members are killed with kill -9 and
+stopped for a while, at random moments. The result of each call is recorded where it outlives the
+caller, and judged at the end: is an acknowledged write lost, was a read torn or stale, did a call
+hang, does a single order explain all results?
 
 Examples:
-  Six processes, three copies, two kills and two stops in ten seconds:
+  Six processes, three replicas, two kills and two stops in ten seconds:
       outlast chaos --kills 2 --stops 2
-  The same choices again (the times of real processes still differ from run to run):
+  A chosen seed (the times of real processes still differ from run to run):
       outlast chaos --kills 2 --stops 2 --seed 7
-  More deaths than copies, one after the other: it waits for the repair before it goes on killing:
-      outlast chaos --ranks 8 --replicas 3 --kills 7 --seconds 20
-  More deaths at once than the store can take. What is lost must be called lost, until a member accepts it:
+  More deaths than replicas: each kill waits until the replicas are repaired:
+      outlast chaos --members 8 --replicas 3 --kills 7 --seconds 20
+  More deaths at once than the store can survive: calls must say what is lost:
       outlast chaos --replicas 2 --kills 3 --beyond
   All members stop at a death and recover together:
       outlast chaos --mode global --kills 3
-  One copy of each value, and all but one die; survivors read the memory of the dead:
-      outlast chaos --ranks 6 --replicas 1 --kills 5 --salvage
+  A single replica, and all members but one die: survivors read the memory of the dead:
+      outlast chaos --members 6 --replicas 1 --kills 5 --salvage
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
-  On the mpi engine, over three hosts made of this machine, one of which loses all its members (root; builds with the
-  feature `mpi`):
+  The mpi engine, on three hosts made of this machine; a host loses all its members (needs root
+  and a build with the feature `mpi`):
       outlast chaos --engine mpi --hosts 3 --kill-host
-  The same, but one host is cut off from the others while its members go on, and they are killed only at the end:
+  A host is cut off from the others while its members go on; they are killed at the end:
       outlast chaos --engine mpi --hosts 3 --cut-host --seconds 15
-  For programs; standard output gets nothing but the report:
+  The report as JSON; standard output gets nothing else:
       outlast chaos --json -
   Deaths inside the steps of the protocol, in a build for tests:
       cargo run -p outlast-cli --features faults -- chaos --kills 3 --failpoints
 
-The report: ok, acked (acknowledged writes), lost, torn, stale, hung, nonlinearizable, kills, stops; in milliseconds as
-{p50, p99, max}: detection_ms (kill to notice, for each survivor), unavailable_ms (kill to the first put that was
-acknowledged after the notice to a key with a copy on the dead), repair_ms (kill to all copies complete), with --cut-host from the
-cut on; seed; with
---cut-host cut (acknowledged writes that were begun after the cut: cut_off, others); with
---beyond data_lost (keys that were lost, and called so until that was accepted); with --failpoints deaths_by_step.
+The report:
+  ok                no violation, and as many deaths as asked for
+  acked             acknowledged writes
+  lost, torn, stale, hung, nonlinearizable
+                    violations, each 0 if ok
+  kills, stops      members that died, times that a member was stopped
+  detection_ms      from a kill to its notice, for each survivor
+  unavailable_ms    from a kill to the next acknowledged put on a key of which the dead member held
+                    a replica
+  repair_ms         from a kill until no replica is missing
+  seed              the seed of the run
+  data_lost         with --beyond: keys that were lost, and called lost until that was accepted
+  cut               with --cut-host: acknowledged writes that began after the cut
+  deaths_by_step    with --failpoints: how many members died in each step
+Times are {p50, p99, max} or null. With --cut-host they count from the cut.
 
-Exit status: 0 all is well, 1 a violation or a failure, 2 wrong usage.";
+Exit status: 0 no violation, 1 a violation or a failure, 2 wrong usage.";
 
 /// How the store recovers from a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Mode {
-    /// Nobody stops; lost copies are re-created in the background
+    /// Members go on; lost replicas are re-created in the background
     Localized,
-    /// All members recover together
+    /// All members stop and recover together
     Global,
 }
 
@@ -101,41 +117,43 @@ impl From<Mode> for outlast::store::Mode {
     }
 }
 
-/// Kill and stop members of a store at random, and judge everything that they were told.
+/// Kill and stop members of a store at random, and judge the results of all calls
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Chaos {
-    #[command(flatten)]
-    place: hosts::Place,
     /// How many processes the job has
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=128))]
-    ranks: u16,
-    /// How many copies each value has
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 6)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
+    members: u16,
+    /// How many replicas each value has
     #[arg(short = 'r', long, value_name = "R", default_value_t = 3)]
     replicas: usize,
     /// What the members do
-    #[arg(long, value_name = "PROGRAMS", default_value_t = Programs::Mixed)]
-    programs: Programs,
+    #[arg(long, value_name = "PROGRAMS", default_value_t = ProgramKind::Mixed)]
+    programs: ProgramKind,
     /// How the store recovers
     #[arg(long, value_name = "MODE", default_value_t = Mode::Localized)]
     mode: Mode,
     /// How many members to kill with SIGKILL
     #[arg(long, value_name = "K", default_value_t = 2)]
     kills: usize,
-    /// With --hosts: kill all members of one host at once, and nobody else; no two copies are on one host
+    #[command(flatten)]
+    engine_args: hosts::EngineArgs,
+    /// With --hosts: kill all members of a host at once, and no others
     #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "failpoints", "beyond"])]
     kill_host: bool,
-    /// With --hosts: cut the link of one host after a third of the time, and kill its members, and nobody else, shortly before
-    /// the end; only the others may acknowledge anything after the cut
-    #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "kill_host", "failpoints", "beyond"])]
+    /// With --hosts: cut the link of a host after a third of the time, and kill its members shortly
+    /// before the end. After the cut only the other hosts may acknowledge writes
+    #[arg(long, requires = "hosts")]
+    #[arg(conflicts_with_all = ["kills", "kill_host", "failpoints", "beyond"])]
     cut_host: bool,
-    /// How many times to stop a member with SIGSTOP, and to let it go on with SIGCONT
+    /// How many times to stop a member with SIGSTOP for a while
     #[arg(long, value_name = "S", default_value_t = 0)]
     stops: usize,
-    /// How long the members work, at least; longer if a kill had to wait for a repair
+    /// How long the members work, at least; longer if a kill has to wait for a repair
     #[arg(long, value_name = "T", default_value_t = 10.0)]
     seconds: f64,
-    /// The seed of all random choices; a new one by default
+    /// The seed of all random choices [default: a new seed]
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
     /// How many threads of each member make calls
@@ -144,19 +162,20 @@ pub(crate) struct Chaos {
     /// Do not wait for repairs: more members may die than the store promises to survive
     #[arg(long)]
     beyond: bool,
-    /// Survivors read the memory of the dead: nothing is lost whoever dies, and nobody waits for repairs before the next kill
+    /// Survivors read the memory of the dead: nothing is lost, and kills do not wait for repairs
     #[arg(long, conflicts_with = "beyond")]
     salvage: bool,
-    /// Members die inside the steps of the protocol instead of anywhere (in builds with the feature `faults`)
+    /// Members die inside the steps of the protocol (in builds with the feature `faults`)
     #[arg(long)]
     failpoints: bool,
-    /// The first victim dies in this step, such as write.publish or publish, the next ones in those that follow
+    /// The first victim dies in this step, for example write.publish; each next victim in the next
+    /// step
     #[arg(long, value_name = "STEP", requires = "failpoints", value_parser = step)]
     die_in: Option<usize>,
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Who is not killed: rank 0 of the user's own mpirun is also this command
+    /// The member that is not killed: rank 0 of the user's own mpirun is also this command
     #[arg(skip)]
     spared: Option<u32>,
     /// Write the record of all calls to this file, as text
@@ -164,7 +183,7 @@ pub(crate) struct Chaos {
     history: Option<PathBuf>,
 }
 
-/// A step of the protocol by its name, or by the last part of its name where only one step has it.
+/// Finds a step of a protocol by its name, or by the last part of its name if a single step has it.
 fn step(text: &str) -> Result<usize, String> {
     steps::find(text).ok_or_else(|| {
         let has_last_part = |name: &&str| name.ends_with(&format!(".{text}"));
@@ -176,118 +195,25 @@ fn step(text: &str) -> Result<usize, String> {
     })
 }
 
-/// How long the members may take to open the store, to rest, to repair, and to end.
+/// How long the members may take to open the store, to stop, to repair, and to end.
 const PATIENCE: Duration = Duration::from_secs(75);
 /// The time limit of the members' calls. A cut is noticed after a third of it.
 const TIME_LIMIT_S: u64 = 30;
 const CUT_TIME_LIMIT_S: u64 = 15;
-/// About how many calls are recorded in a run, so that they can be judged in seconds.
+/// About how many calls a run records: few enough to be judged in seconds.
 const CALLS_IN_ALL: u64 = 160_000;
 const SHARED_KEYS: u32 = 24;
 const PRIVATE_KEYS: u32 = 4;
 
-/// A member that was killed.
-#[derive(Clone, Debug)]
-struct Kill {
-    member: u32,
-    at_ns: u64,
-    /// How many were dead before.
-    dead_before: u64,
-    /// Who lived, and was not stopped, at that time.
-    awake: BTreeSet<u32>,
-    step: Option<String>,
-}
-
-/// What the command knows about the run.
-#[derive(Default)]
-struct Known {
-    open: BTreeSet<u32>,
-    rests: BTreeSet<u32>,
-    found: BTreeMap<u32, Vec<FoundLine>>,
-    /// Who noticed whose death, and when.
-    noticed: BTreeMap<(u32, u32), u64>,
-    /// By how many dead: who said when that nothing is to be repaired.
-    complete: BTreeMap<u64, BTreeMap<u32, u64>>,
-    /// By how many dead: where the copies of each key are.
-    homes: BTreeMap<u64, Vec<Vec<u32>>>,
-    /// Who has ended, and how.
-    ended: BTreeMap<u32, MemberEnd>,
-    kills: Vec<Kill>,
-    /// When a host was cut off.
-    cut_ns: Option<u64>,
-    /// When members were stopped and resumed.
-    stops: Vec<(u32, u64, u64)>,
-    /// What is lost, as the lowest member that lives has said.
-    losses: Vec<LossNews>,
-    /// What went wrong besides the calls.
-    failures: Vec<String>,
-}
-
-impl Known {
-    fn listen(&mut self, lines: &mut Lines, running: &mut Running) -> anyhow::Result<()> {
-        for (member, line) in lines.take(running)? {
-            match line {
-                Line::Open => drop(self.open.insert(member)),
-                Line::Rests => drop(self.rests.insert(member)),
-                Line::Found(found) => drop(self.found.insert(member, found)),
-                Line::Homes { dead, homes } => drop(self.homes.insert(dead, homes)),
-                Line::Loss(news) => self.losses.push(news),
-                Line::News(News::Noticed { dead, at_ns }) => {
-                    self.noticed.insert((member, dead), at_ns);
-                }
-                Line::News(News::Complete { dead, at_ns }) => {
-                    self.complete.entry(dead).or_default().insert(member, at_ns);
-                }
-            }
-        }
-        for event in running.poll_events() {
-            if let Event::Ended(end) = event {
-                self.ended.insert(end.member.0, end);
-            }
-        }
-        Ok(())
-    }
-
-    /// When the others lost a member: when it was killed, or cut off before.
-    fn gone_at(&self, kill: &Kill) -> u64 {
-        self.cut_ns.unwrap_or(kill.at_ns)
-    }
-
-    fn killed(&self) -> BTreeSet<u32> {
-        self.kills.iter().map(|kill| kill.member).collect()
-    }
-
-    /// Who has not ended, as far as is known.
-    fn living(&self, ranks: u32) -> BTreeSet<u32> {
-        let killed = self.killed();
-        (0..ranks)
-            .filter(|member| !killed.contains(member) && !self.ended.contains_key(member))
-            .collect()
-    }
-
-    /// When all copies were complete with so many dead, or more; `None` if not all who lived then have said so.
-    fn complete_at(&self, dead: u64, ranks: u32) -> Option<u64> {
-        self.complete.range(dead..).find_map(|(&dead, said)| {
-            let gone: BTreeSet<u32> =
-                self.kills.iter().take(dead as usize).map(|kill| kill.member).collect();
-            let mut last = 0;
-            for member in (0..ranks).filter(|member| !gone.contains(member)) {
-                last = last.max(*said.get(&member)?);
-            }
-            Some(last)
-        })
-    }
-}
-
 impl Chaos {
     pub(crate) fn execute(mut self) -> anyhow::Result<bool> {
-        self.spared = self.place.join_mpirun()?.map(|ranks| {
-            self.ranks = u16::try_from(ranks).unwrap_or(u16::MAX);
+        self.spared = self.engine_args.join_mpirun()?.map(|members| {
+            self.members = u16::try_from(members).unwrap_or(u16::MAX);
             0
         });
         self.check();
         let seed = self.seed.unwrap_or_else(|| {
-            // Short enough to type, different enough from run to run.
+            // Short enough to type, different from run to run.
             Random::new(machine_ns() ^ u64::from(std::process::id())).below(1_000_000)
         });
         self.seed = Some(seed);
@@ -300,9 +226,9 @@ impl Chaos {
         {
             signal_hook::flag::register(signal, interrupted.clone()).context("catching signals")?;
         }
-        let ranks = usize::from(self.ranks);
-        let shared = Shared::new(ranks, self.threads)?;
-        let actors = u64::from(self.ranks) * u64::from(self.threads);
+        let members = usize::from(self.members);
+        let control = CommandControl::new(members, self.threads)?;
+        let actors = u64::from(self.members) * u64::from(self.threads);
         let plan = Plan {
             replicas: self.replicas,
             threads: self.threads,
@@ -317,27 +243,28 @@ impl Chaos {
             reads_near: self.cut_host,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors)
                 .clamp(20, 4000),
-            place: shared.place(),
+            address: control.address(),
         };
         let before = shared_memory_names();
-        let launch = Launch::new(ranks)
+        let launch = Launch::new(members)
             .program(std::env::current_exe().context("finding this program's own path")?)
             .args(["chaos-member", &serde_json::to_string(&plan)?])
             .segment_limit(256 << 20)
             .die_with_launcher(true)
             .output(Output::Capture);
         let (launch, hosts) = match self.cut_host {
-            // Under the one kernel of all these hosts it would know that the cut-off live, and nobody would be buried.
+            // The made hosts share a kernel. If the engine asked that kernel, it would learn that
+            // the members of the cut-off host live, and would declare none of them dead.
             true => {
                 let launch = launch.env("OUTLAST_MPI_WITNESS", "votes");
-                self.place.prepare_with(launch, ranks, &hosts::PATIENT_DAEMONS)?
+                self.engine_args.prepare_with(launch, members, &hosts::PATIENT_DAEMONS)?
             }
-            false => self.place.prepare(launch, ranks)?,
+            false => self.engine_args.prepare(launch, members)?,
         };
         let mut running = launch.start()?;
         let pids = running.pids();
-        let mut known = Known::default();
-        let result = self.run(&mut running, hosts.as_ref(), &shared, &mut known, &interrupted);
+        let mut observed = Observations::default();
+        let result = self.run(&mut running, hosts.as_ref(), &control, &mut observed, &interrupted);
         let outcome = match (&result, interrupted.load(Ordering::Acquire)) {
             (Ok(()), false) => running.wait(PATIENCE),
             _ => running.wait(Duration::ZERO),
@@ -345,34 +272,37 @@ impl Chaos {
         let end_ns = machine_ns();
         show_log(&outcome);
         eprint!("{}", outcome.backtraces);
-        known.ended.extend(outcome.members.iter().map(|end| (end.member.0, end.clone())));
+        observed.ended.extend(outcome.members.iter().map(|end| (end.member.0, end.clone())));
         if interrupted.load(Ordering::Acquire) {
             bail!("interrupted; the members were killed, and nothing was judged");
         }
         if let Err(error) = result {
-            known.failures.push(format!("{error:#}"));
+            observed.failures.push(format!("{error:#}"));
         } else {
             for end in outcome.survivors().filter(|end| !end.is_ok()) {
-                known.failures.push(describe(end, &outcome.stderr(end.member)));
+                observed.failures.push(describe(end, &outcome.stderr(end.member)));
             }
-            let killed = known.killed();
+            let killed = observed.killed();
             for end in outcome.deaths().filter(|end| !killed.contains(&end.member.0)) {
                 let why = if outcome.timed_out {
                     " since it did not end by itself"
                 } else {
-                    " by nobody here"
+                    " without a kill of this run"
                 };
-                known.failures.push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
+                observed
+                    .failures
+                    .push(format!("{}{why}", describe(end, &outcome.stderr(end.member))));
             }
         }
-        // mpirun would wait for its daemon on the host that is cut off: it goes with the hosts.
+        // mpirun would wait for its daemon on the cut-off host, so the hosts are taken down first,
+        // and the daemon with them.
         let hosts = hosts.filter(|_| !self.cut_host);
         drop(running);
         drop(hosts);
-        known.failures.extend(
+        observed.failures.extend(
             left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")),
         );
-        let report = judge::judge(&self, &plan, &shared, &known, end_ns)?;
+        let report = judge::judge(&self, &plan, &control, &observed, end_ns)?;
         judge::print(&report);
         if let Some(path) = &self.json {
             write_json(path, &report)?;
@@ -383,50 +313,56 @@ impl Chaos {
         Ok(report.ok)
     }
 
-    /// The host whose members are to be killed. Not the first if it is cut off before: mpirun is there, and the most members.
+    /// The host whose members are killed. A cut spares the first host, which has mpirun and the
+    /// most members.
     fn victim_host(&self) -> Option<u16> {
-        let hosts = self.place.hosts.filter(|_| self.kill_host || self.cut_host)?;
+        let hosts = self.engine_args.hosts.filter(|_| self.kill_host || self.cut_host)?;
         let spared = u16::from(self.cut_host);
         Some(spared + (self.seed.unwrap_or_default() % u64::from((hosts - spared).max(1))) as u16)
     }
 
-    /// The members on a host: mpirun deals them out in turn.
+    /// The members on a host: mpirun distributes them over the hosts in turn.
     fn members_of(&self, host: u16) -> impl Iterator<Item = u32> + use<> {
-        let hosts = self.place.hosts.unwrap_or(1);
-        (0..self.ranks).filter(move |rank| rank % hosts == host).map(u32::from)
+        let hosts = self.engine_args.hosts.unwrap_or(1);
+        (0..self.members).filter(move |member| member % hosts == host).map(u32::from)
     }
 
     /// Ends with status 2 if the arguments contradict each other.
     fn check(&self) {
-        self.place.check("chaos");
-        let (ranks, kills, replicas) = (usize::from(self.ranks), self.kills, self.replicas);
+        self.engine_args.check("chaos");
+        let (members, kills, replicas) = (usize::from(self.members), self.kills, self.replicas);
         let usage = |message: String| usage_error("chaos", message);
-        if kills > ranks - 1 {
+        if kills > members - 1 {
             usage(format!(
-                "{kills} kills in a job of {ranks} leave no survivor; kill at most {}",
-                ranks - 1
+                "{kills} kills in a job of {members} leave no survivor; kill at most {}",
+                members - 1
             ));
         }
-        if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > ranks {
-            let most = REPLICAS_MAX.min(ranks);
-            usage(format!("{replicas} copies in a job of {ranks} cannot be; 1 to {most}"));
+        if !(1..=REPLICAS_MAX).contains(&replicas) || replicas > members {
+            let most = REPLICAS_MAX.min(members);
+            usage(format!("{replicas} replicas in a job of {members}; 1 to {most}"));
         }
         if (self.kill_host || self.cut_host)
-            && (self.place.hosts < Some(2) || ranks < 2 || replicas < 2)
+            && (self.engine_args.hosts < Some(2) || members < 2 || replicas < 2)
         {
             usage(
-                "losing a host needs another one, and copies there: --hosts 2 --ranks 2 --replicas 2 or more"
+                "losing a host needs a second host with replicas: \
+                 at least --hosts 2 --members 2 --replicas 2"
                     .into(),
             );
         }
         if replicas == 1 && kills > 0 && !self.beyond && !self.salvage {
             usage(
-                "with one copy every kill loses data; --replicas 2 keeps two, --salvage reads the memory of the dead, --beyond allows the loss"
+                "with one replica every kill loses data; --replicas 2 keeps a second replica, \
+                 --salvage reads the memory of the dead, --beyond allows the loss"
                     .into(),
             );
         }
         if self.beyond && self.mode == Mode::Global {
-            usage("what is lost is never recovered from in a run with --mode global; --beyond goes with --mode localized".into());
+            usage(
+                "a global recovery cannot restore lost data; --beyond goes with --mode localized"
+                    .into(),
+            );
         }
         if self.die_in.is_some_and(|step| !faults::is_in_mode(step, self.mode)) {
             usage("this step comes only when all members recover together; --mode global".into());
@@ -437,21 +373,22 @@ impl Chaos {
         if !(1..=THREADS_MAX).contains(&self.threads) {
             usage(format!("{} threads; 1 to {THREADS_MAX}", self.threads));
         }
-        if self.stops > 0 && ranks == 1 {
-            usage("a job of one cannot lose its only member to a stop; --ranks 2".into());
+        if self.stops > 0 && members == 1 {
+            usage("the only member cannot be stopped; --members 2".into());
         }
         if self.failpoints && !failpoint::AVAILABLE {
             usage(
-                "this build has no failpoints; build with `cargo build -p outlast-cli --features faults`"
+                "this build has no failpoints; \
+                 build with `cargo build -p outlast-cli --features faults`"
                     .into(),
             );
         }
     }
 
-    /// The command that makes the same choices again.
+    /// The command that makes these choices again.
     fn command(&self) -> String {
-        let place = self.place.arguments();
-        let Chaos { ranks, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
+        let place = self.engine_args.arguments();
+        let Chaos { members, replicas, programs, mode, kills, stops, seconds, threads, .. } = self;
         let seed = self.seed.unwrap_or_default();
         let beyond = match (self.beyond, self.salvage) {
             (true, _) => " --beyond",
@@ -467,110 +404,9 @@ impl Chaos {
         let die_in =
             self.die_in.map_or(String::new(), |step| format!(" --die-in {}", steps::NAMES[step]));
         format!(
-            "outlast chaos {place} --ranks {ranks} --replicas {replicas} --programs {programs} --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} --threads {threads}{beyond}{failpoints}{die_in}"
+            "outlast chaos {place} --members {members} --replicas {replicas} --programs {programs} \
+             --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} \
+             --threads {threads}{beyond}{failpoints}{die_in}"
         )
-    }
-
-    /// Drives the members through the run.
-    fn run(
-        &self,
-        running: &mut Running,
-        hosts: Option<&hosts::Hosts>,
-        shared: &Shared,
-        known: &mut Known,
-        interrupted: &AtomicBool,
-    ) -> anyhow::Result<()> {
-        let ranks = u32::from(self.ranks);
-        let mut lines = Lines::new(usize::from(self.ranks));
-        wait_until("open the store", running, &mut lines, known, interrupted, |known| {
-            known.open.len() == ranks as usize
-        })?;
-        eprintln!(
-            "{:7.3} s  {} members, {} copies, {} threads each; seed {}",
-            running.elapsed().as_secs_f64(),
-            self.ranks,
-            self.replicas,
-            self.threads,
-            self.seed.unwrap_or_default()
-        );
-        let began = Instant::now();
-        let mut faults = Faults::new(self);
-        let length = Duration::from_secs_f64(self.seconds);
-        while !(faults.is_over() && began.elapsed() >= length) {
-            known.listen(&mut lines, running)?;
-            if interrupted.load(Ordering::Acquire) {
-                bail!("interrupted");
-            }
-            // First: it knows who was told to die.
-            let has_acted = faults.act(began.elapsed(), known, running, hosts, shared)?;
-            check_ends(known, running)?;
-            if !has_acted {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        shared.set_phase(Phase::Rest)?;
-        wait_until("stop making calls", running, &mut lines, known, interrupted, |known| {
-            known.living(ranks).is_subset(&known.rests)
-        })?;
-        if self.beyond {
-            wait_until("accept what is lost", running, &mut lines, known, interrupted, |known| {
-                matches!(known.losses.last(), Some(LossNews::Whole { .. }))
-                    && known.kills.iter().all(|kill| {
-                        known
-                            .living(ranks)
-                            .iter()
-                            .all(|&member| known.noticed.contains_key(&(member, kill.member)))
-                    })
-            })?;
-        } else {
-            wait_until("repair all copies", running, &mut lines, known, interrupted, |known| {
-                let dead = known.kills.len() as u64;
-                dead == 0 || known.complete_at(dead, ranks).is_some()
-            })?;
-        }
-        shared.set_phase(Phase::ReadBack)?;
-        wait_until("read everything back", running, &mut lines, known, interrupted, |known| {
-            known.living(ranks).iter().all(|member| known.found.contains_key(member))
-        })?;
-        eprintln!("{:7.3} s  everything is read back; judging", running.elapsed().as_secs_f64());
-        shared.set_phase(Phase::End)
-    }
-}
-
-/// An error if a member ended that nobody killed.
-fn check_ends(known: &Known, running: &Running) -> anyhow::Result<()> {
-    let killed = known.killed();
-    let own = known.ended.iter().find(|(member, _)| !killed.contains(member));
-    match own {
-        None => Ok(()),
-        Some((&member, end)) => {
-            let said = running.output(MemberId(member)).stderr;
-            bail!("a member ended by itself: {}", describe(end, &String::from_utf8_lossy(&said)))
-        }
-    }
-}
-
-fn wait_until(
-    what: &str,
-    running: &mut Running,
-    lines: &mut Lines,
-    known: &mut Known,
-    interrupted: &AtomicBool,
-    is_so: impl Fn(&Known) -> bool,
-) -> anyhow::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        known.listen(lines, running)?;
-        if is_so(known) {
-            return Ok(());
-        }
-        check_ends(known, running)?;
-        if interrupted.load(Ordering::Acquire) {
-            bail!("interrupted");
-        }
-        if Instant::now() >= until {
-            bail!("the members did not {what} within {} s", PATIENCE.as_secs());
-        }
-        std::thread::sleep(Duration::from_millis(2));
     }
 }

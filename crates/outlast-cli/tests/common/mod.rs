@@ -1,4 +1,5 @@
-//! What the process tests share: running the command under a deadline, and looking at processes.
+//! What all tests of the command use: running the command under a deadline, and inspecting
+//! processes.
 
 // Each test file is a program of its own and uses only a part of this.
 #![allow(dead_code)]
@@ -9,13 +10,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// No test waits longer than this for anything. A hang is a failure, never retried.
+/// The longest wait of a test. A hang is a failure and is never retried.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// The command under test.
 pub(crate) const OUTLAST: &str = env!("CARGO_BIN_EXE_outlast");
 
-/// A started command, whose output is read all the time. Killed when dropped.
+/// A started command. Threads read its output as it comes. The command is killed when this is
+/// dropped.
 pub(crate) struct Started {
     child: Child,
     stdout: Option<JoinHandle<String>>,
@@ -73,7 +75,7 @@ impl Started {
         send(self.pid(), signal);
     }
 
-    /// Waits for its end, and for the end of all who write to its output.
+    /// Waits for its end, and for the end of all processes that write to its output.
     pub(crate) fn finish(mut self) -> Finished {
         let until = Instant::now() + LIMIT;
         let status = loop {
@@ -110,7 +112,7 @@ impl Drop for Started {
     }
 }
 
-/// Waits until something is so, under the deadline.
+/// Waits until a condition holds, under the deadline.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + LIMIT;
     while !is_so() {
@@ -122,11 +124,11 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Sends a signal to a process that this test has started, directly or not.
 pub(crate) fn send(pid: u32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid as i32).expect("a pid is positive");
-    // It may have ended by itself.
+    // The process may have ended by itself.
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-/// The state and the parent of a process; `None` if it is gone or only waits to be reaped.
+/// The parent of a process; `None` if the process is gone or only waits to be reaped.
 fn status(pid: u32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
@@ -143,7 +145,7 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     children
 }
 
-/// Whether a process runs no more.
+/// Whether a process has ended.
 pub(crate) fn is_over(pid: u32) -> bool {
     status(pid).is_none()
 }
@@ -154,11 +156,11 @@ pub(crate) fn maps_job_memory(pid: u32) -> bool {
         .is_ok_and(|maps| maps.contains("/memfd:outlast"))
 }
 
-/// The names in /dev/shm that are ours. There must never be any.
+/// The names of Outlast in /dev/shm that no running process owns. There must never be any.
 pub(crate) fn shared_memory_names() -> Vec<String> {
     let entries = std::fs::read_dir(Path::new("/dev/shm")).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    // What belongs to a process that still runs is of somebody else's job.
+    // A name with the id of a running process belongs to another job.
     let is_in_use = |name: &String| {
         let owner = name.strip_prefix("outlast-mpi-").and_then(|rest| rest.split('-').next());
         owner.is_some_and(|pid| Path::new("/proc").join(pid).exists())

@@ -1,4 +1,4 @@
-//! What every member of the benchmark does, on shm and in the simulator alike.
+//! What a member of the benchmark does, on shm and in the simulator alike.
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-/// What is measured, by the name in the rows of the report.
+/// The measured operations, by their names in the report.
 pub(super) const AGREE: &str = "agree";
 pub(super) const AGREE_UNACKNOWLEDGED: &str = "agree, failure unacknowledged";
 pub(super) const AGREE_ACKNOWLEDGED: &str = "agree, failure acknowledged";
@@ -17,35 +17,36 @@ pub(super) const DUP: &str = "dup";
 pub(super) const SHRINK: &str = "shrink";
 pub(super) const SHRINK_FAILURE: &str = "shrink, failure after discovery";
 
-/// The operations that need no failure, in the order in which their blocks take turns.
+/// The operations without a failure, in the order in which they take turns.
 pub(super) const WITHOUT_FAILURE: [&str; 3] = [AGREE, DUP, SHRINK];
 
-/// How many calls of an operation are made before the next one has its turn.
+/// How many calls of an operation are made before the next operation has its turn.
 const BLOCK: u32 = 20;
 
-/// How long the last one to call shrink lets the others wait, so that all of them sleep in it.
+/// How long the last caller of shrink lets the other members wait, so that all of them sleep in it.
 const LATE: Duration = Duration::from_millis(2);
 
-/// Nanoseconds by what they measure.
+/// Times in nanoseconds, by operation.
 pub(super) type Samples = BTreeMap<String, Vec<u64>>;
 
-/// What a job of the benchmark does.
+/// The plan of a job of the benchmark.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    /// How many calls of each operation, at most.
+pub(super) struct UlfmPlan {
+    /// The most calls of each operation.
     pub(super) iterations: u32,
-    /// How long the calls of all operations without failures may take together, and those with one again.
+    /// The time limit of all calls without failures together, and again of all calls with a
+    /// failure.
     pub(super) limit: Duration,
-    /// Only this one of [`WITHOUT_FAILURE`].
+    /// If given, the only operation of [`WITHOUT_FAILURE`] to call.
     pub(super) only: Option<&'static str>,
-    /// Whether the last member dies, at the end.
+    /// Whether the last member is killed after the calls without failures.
     pub(super) with_failure: bool,
 }
 
-/// Takes part in a job of the benchmark; `kill` kills a member. What this member measured.
+/// Takes part in a job of the benchmark and returns this member's samples. `kill` kills a member.
 pub(super) fn play(
     job: &Job,
-    plan: Plan,
+    plan: UlfmPlan,
     kill: impl FnOnce(MemberId) -> anyhow::Result<()>,
 ) -> anyhow::Result<Samples> {
     let world = Communicator::world(job)?;
@@ -54,7 +55,7 @@ pub(super) fn play(
         Some(only) => vec![only],
         None => WITHOUT_FAILURE.to_vec(),
     };
-    // The first calls set up the ways between the members.
+    // The first calls set up connections between the members.
     operations.iter().try_for_each(|operation| once(&world, operation))?;
     repeat(job, &world, plan, &operations, &mut samples)?;
     if plan.with_failure {
@@ -64,16 +65,16 @@ pub(super) fn play(
         world.failure_ack()?;
         repeat(job, &world, plan, &[AGREE_ACKNOWLEDGED], &mut samples)?;
     }
-    // Who left earlier would be a failure for the others.
+    // A member that left earlier would be a failure for the other members.
     world.agree(1)?;
     Ok(samples)
 }
 
-/// Calls the operations in blocks that take turns, until there were enough or time is up.
+/// Calls the operations in blocks that take turns, until there were enough calls or time is up.
 fn repeat(
     job: &Job,
     world: &Communicator,
-    plan: Plan,
+    plan: UlfmPlan,
     operations: &[&str],
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
@@ -90,7 +91,7 @@ fn repeat(
             }
         }
         done += block;
-        // All stop together: the bitwise and of whether each would go on.
+        // All members stop together: agree gives the bitwise and of whether each would go on.
         let goes_on = done < plan.iterations && job.now() < end;
         if world.agree_despite_failures(u64::from(goes_on))?.flags == 0 {
             break;
@@ -112,11 +113,15 @@ fn once(world: &Communicator, operation: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All but rank 0 call shrink and sleep in it: what they contribute has been sent. Then rank 0 kills the victim and
-/// calls it too. The others now hear of all, the victim included, and discovery is complete. Where agreements take two
-/// rounds, the victim never confirms, so all start over without it; as all have accepted that it belongs to the new
-/// communicator, it does. Where they take one, the call is over. Either way a second call is then without it. Each
-/// survivor's sample runs from just before the kill until it has a communicator of the living.
+/// Measures shrink with a failure after discovery.
+///
+/// All ranks but 0 call shrink and sleep in it: their contributions have been sent. Then rank 0
+/// kills the victim and calls shrink too. The other ranks now receive all contributions, the
+/// victim's included, and discovery is complete. If an agreement takes two rounds, the victim never
+/// confirms, and the survivors start over without it; but all have accepted the victim as a member
+/// of the new communicator, so it is a member. If an agreement takes a single round, the call is
+/// over. In either case a second call excludes the victim. A survivor's sample runs from just
+/// before the kill until it has a communicator of living members.
 fn shrink_with_failure(
     job: &Job,
     world: &Communicator,
@@ -132,7 +137,7 @@ fn shrink_with_failure(
         kill(MemberId(victim as u32))?;
     }
     let mut survivors = world.shrink()?;
-    // The same at all: they have agreed on the members of the new one.
+    // All survivors take the same branch: they have agreed on the members of the new communicator.
     while survivors.size() == world.size() {
         survivors = survivors.shrink()?;
     }
@@ -149,7 +154,7 @@ fn shrink_with_failure(
     Ok(())
 }
 
-/// A member of the benchmark on shm; started by it.
+/// A member of the benchmark on shm; started by it
 #[derive(Args)]
 pub(crate) struct UlfmMember {
     #[arg(long)]
@@ -163,7 +168,7 @@ impl UlfmMember {
         let job = JoinOptions::new().join()?;
         let own_pid = rustix::process::getpid().as_raw_nonzero().get();
         let pids = Communicator::world(&job)?.allgather(&own_pid.to_le_bytes())?;
-        let plan = Plan {
+        let plan = UlfmPlan {
             iterations: self.iterations,
             limit: Duration::from_millis(self.limit_ms),
             only: None,
@@ -186,7 +191,7 @@ impl UlfmMember {
     }
 }
 
-/// Adds the samples of lines that give what they measure and then numbers.
+/// Adds the samples of lines that name an operation and then its times.
 pub(super) fn add_lines(samples: &mut Samples, text: &str) -> anyhow::Result<()> {
     for line in text.lines() {
         let mut words = line.split(';');

@@ -1,4 +1,4 @@
-//! `outlast bench ulfm`: what agreeing and shrinking cost, against duplicating and against Open MPI.
+//! `outlast bench ulfm`: what agree and shrink cost, against dup and against Open MPI.
 
 mod member;
 mod sim;
@@ -6,8 +6,8 @@ mod sim;
 pub(crate) use member::UlfmMember;
 
 use super::openmpi::OpenMpi;
-use super::plot::{Figure, Line};
-use super::{Common, Row, detection, publish};
+use super::plot::{Curve, Figure};
+use super::{BenchArgs, Row, detection, publish};
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
@@ -24,62 +24,69 @@ use std::time::Duration;
 const SOURCE: &str = include_str!("../../../../../bench/peers/openmpi_ulfm.c");
 
 const EXAMPLES: &str = "\
-What is measured, each member's own time for a call:
-  agree       without a failure; then with a dead member that nobody, and that everybody, has acknowledged
-  dup         a communicator is duplicated, and the new one freed
-  shrink      the same by shrink, without a failure
+What is measured, as each member's own time for a call:
+  agree       without a failure; with a dead member that no member has acknowledged; with a dead
+              member that all members have acknowledged
+  dup         a communicator is duplicated, and the duplicate freed
+  shrink      a communicator is shrunk without a failure, and the result freed
   shrink, failure after discovery
-              all but one call shrink and sleep in it; the last one kills a member (SIGKILL) and calls it too. So all
-              contributions have been heard, the dead one's too, and the new communicator may have it as a member.
-              From just before the kill until each survivor has a communicator of the living: the notice of the death
-              is a part of it, and a second call if the first one gave a communicator with the dead one in it
-  detection   from just before a kill to each survivor's knowledge of it, 1 MiB mapped
+              All members but member 0 call shrink and sleep in it. Member 0 kills the last member
+              (SIGKILL) and calls shrink too. All contributions have arrived by then, that of the
+              dead member too, so the new communicator may contain it. The time runs from just
+              before the kill until a survivor has a communicator of living members: it includes
+              the notice of the death, and a second call if the first result contains the dead.
+  detection   from just before a kill until a survivor knows of it, with 1 MiB mapped
 
-In each round there is a job of each contender for each number of members, one after the other, and within a job the
-operations take turns. The samples of all rounds and members are taken together. Nothing is pinned. The ratio is to
-Open MPI's median of the same operation if there is one; to that of agree or dup without a failure if not.
+Each round has a job of each contender for each number of members, and within a job the operations
+take turns. The samples of all rounds and members are taken together. No process is pinned. The
+ratio is to Open MPI's median of the operation, if it was measured; otherwise to the median of
+agree or dup without a failure.
 
-With --sim the members are coroutines in one thread and the times those of a cost model (1 us latency, 0.2 us to send
-or receive, 10 us until a death is known): they show how the work grows, not how fast this machine is. 1024 members take
-some seconds, 4096 some minutes.
+With --sim the members are coroutines in a single thread, and times are those of a cost model (1 us
+latency, 0.2 us to send or receive, 10 us until a death is known): they show how the work grows,
+not how fast this machine is. 1024 members take some seconds, 4096 members some minutes.
 
 Examples:
-  Both figures as a table:
+  All operations as a table:
       outlast bench ulfm
-  Against Open MPI 5 (mpicc in MPICC, in PATH or in target/mpi, where `cargo xtask mpi` puts it), with plots:
-      outlast bench ulfm --ranks 2,4 --peers openmpi --plot figures
+  Against Open MPI 5 (mpicc from MPICC, PATH or target/mpi, which `cargo xtask mpi` makes):
+      outlast bench ulfm --members 2,4 --peers openmpi --plot figures
   Up to 4096 members, simulated:
       outlast bench ulfm --sim --plot figures
-  Up to 1024:
-      outlast bench ulfm --sim --ranks 2,4,8,16,32,64,128,256,512,1024";
+  Up to 1024 members, simulated:
+      outlast bench ulfm --sim --members 2,4,8,16,32,64,128,256,512,1024";
 
-/// Measure agree and shrink, with and without failures, against dup.
+/// Measure agree and shrink, with and without failures, against dup
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct Ulfm {
+pub(super) struct UlfmBench {
     /// How many members the jobs have [default: 2,4,8,16; with --sim the powers of two up to 4096]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(2..=4096))]
-    ranks: Vec<u16>,
-    /// How many times each contender has its turn
-    #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(short = 'n', long, alias = "ranks", value_name = "N,...", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=4096))]
+    members: Vec<u16>,
+    /// How many jobs each contender has for each number of members
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// How many times each operation is called in a round, at most
-    #[arg(long, value_name = "K", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// The most calls of each operation in a round
+    #[arg(long, value_name = "K", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
-    /// How many milliseconds a job's calls may take in a round before it stops
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    /// The time limit of a job's calls in a round, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=600_000))]
     limit_ms: u64,
-    /// Measure this one in the same run, too
+    /// Measure this library in this run, too
     #[arg(long, value_name = "PEER", conflicts_with = "sim")]
     peers: Option<Peer>,
-    /// In the simulator, with its cost model
+    /// Run in the simulator, with its cost model
     #[arg(long, conflicts_with_all = ["rounds", "iterations", "limit_ms"])]
     sim: bool,
-    /// Write a figure (SVG) for agree and one for shrink into this folder
+    /// Write figures (SVG) for agree and shrink into this folder
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     #[command(flatten)]
-    common: Common,
+    args: BenchArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -94,51 +101,53 @@ const DETECTION: &str = "detection";
 /// The most members that are processes; more would only measure the scheduler of the machine.
 const PROCESSES_MAX: usize = 64;
 
-/// How long the benchmark waits for a job of its own, besides the time that the calls may take.
+/// How long a job may take in addition to its calls.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// What each of the two figures shows.
+/// The figures: the name of the file, the title, and the operations.
 const FIGURES: [(&str, &str, &[&str]); 2] = [
     ("agree", "Agreement", &[AGREE, AGREE_UNACKNOWLEDGED, AGREE_ACKNOWLEDGED]),
     ("shrink", "Shrink, against dup", &[DUP, SHRINK, SHRINK_FAILURE]),
 ];
 
-impl Ulfm {
+impl UlfmBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let mut ranks: Vec<usize> = self.ranks.iter().map(|&ranks| usize::from(ranks)).collect();
-        if ranks.is_empty() && self.sim {
-            ranks = (1..=12).map(|power| 1 << power).collect();
-        } else if ranks.is_empty() {
-            ranks = vec![2, 4, 8, 16];
+        let mut members: Vec<usize> =
+            self.members.iter().map(|&members| usize::from(members)).collect();
+        if members.is_empty() && self.sim {
+            members = (1..=12).map(|power| 1 << power).collect();
+        } else if members.is_empty() {
+            members = vec![2, 4, 8, 16];
         }
-        ranks.sort_unstable();
-        ranks.dedup();
-        if !self.sim && ranks.last().is_some_and(|&last| last > PROCESSES_MAX) {
-            let message =
-                format!("--ranks: at most {PROCESSES_MAX} members are processes; --sim takes more");
+        members.sort_unstable();
+        members.dedup();
+        if !self.sim && members.last().is_some_and(|&last| last > PROCESSES_MAX) {
+            let message = format!(
+                "--members: at most {PROCESSES_MAX} members are processes; --sim takes more"
+            );
             crate::usage_error("bench", message);
         }
-        // Before the measurements, so that a wrong folder is not found after them.
+        // Before the measurements, so that a wrong folder fails early.
         if let Some(folder) = &self.plot {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("making {}", folder.display()))?;
         }
-        let rows = if self.sim { self.simulate(&ranks)? } else { self.measure(&ranks)? };
+        let rows = if self.sim { self.simulate(&members)? } else { self.measure(&members)? };
         if let Some(folder) = &self.plot {
             self.draw(folder, &rows)?;
         }
         let summary = summary(&rows);
-        publish(&self.common, rows)?;
+        publish(&self.args, rows)?;
         summary.iter().for_each(|line| say(self.json(), line));
         Ok(true)
     }
 
     fn json(&self) -> Option<&Path> {
-        self.common.json.as_deref()
+        self.args.json.as_deref()
     }
 
-    /// Real processes, the contenders in turns.
-    fn measure(&self, ranks: &[usize]) -> anyhow::Result<Vec<Row>> {
+    /// Measures real processes, the contenders in turns.
+    fn measure(&self, members: &[usize]) -> anyhow::Result<Vec<Row>> {
         let peer = match self.peers.map(|Peer::Openmpi| OpenMpi::compile("openmpi_ulfm", SOURCE)) {
             None => None,
             Some(Ok(peer)) => Some(peer),
@@ -151,18 +160,18 @@ impl Ulfm {
         let mut ours: BTreeMap<usize, Samples> = BTreeMap::new();
         let mut theirs: BTreeMap<usize, Samples> = BTreeMap::new();
         for round in 0..self.rounds {
-            for &ranks in ranks {
-                let ours = ours.entry(ranks).or_default();
-                let theirs = theirs.entry(ranks).or_default();
-                // Who goes first changes from round to round.
+            for &members in members {
+                let ours = ours.entry(members).or_default();
+                let theirs = theirs.entry(members).or_default();
+                // The order of the contenders alternates from round to round.
                 if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 1) {
-                    run_theirs(peer, ranks, self.iterations, limit, theirs)?;
+                    run_theirs(peer, members, self.iterations, limit, theirs)?;
                 }
-                run_ours(ranks, self.iterations, limit, ours)?;
-                let detected = detection::measure_once(ranks, 1 << 20, false, 1)?;
+                run_ours(members, self.iterations, limit, ours)?;
+                let detected = detection::measure_once(members, 1 << 20, false, 1)?;
                 ours.entry(DETECTION.into()).or_default().extend(detected);
                 if let Some(peer) = peer.as_ref().filter(|_| round % 2 == 0) {
-                    run_theirs(peer, ranks, self.iterations, limit, theirs)?;
+                    run_theirs(peer, members, self.iterations, limit, theirs)?;
                 }
             }
             say(self.json(), format_args!("{} of {} rounds", round + 1, self.rounds));
@@ -170,16 +179,17 @@ impl Ulfm {
         let mut rows = Vec::new();
         let whats = FIGURES.iter().flat_map(|(_, _, whats)| *whats).chain([&DETECTION]);
         for what in whats {
-            for &ranks in ranks {
+            for &members in members {
                 let new = |engine: &str, contender: &str| Row {
                     what: what.to_string(),
                     engine: engine.into(),
-                    ranks,
+                    members,
                     contender: contender.into(),
                     ..Row::default()
                 };
-                let take =
-                    |samples: &mut BTreeMap<usize, Samples>| samples.get_mut(&ranks)?.remove(*what);
+                let take = |samples: &mut BTreeMap<usize, Samples>| {
+                    samples.get_mut(&members)?.remove(*what)
+                };
                 let Some(samples) = take(&mut ours) else { continue };
                 rows.push(new("shm", OURS).with_samples(samples));
                 if let Some(samples) = take(&mut theirs) {
@@ -191,25 +201,25 @@ impl Ulfm {
         Ok(rows)
     }
 
-    fn simulate(&self, ranks: &[usize]) -> anyhow::Result<Vec<Row>> {
+    fn simulate(&self, members: &[usize]) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
-        for &ranks in ranks {
-            let mut simulated = sim::simulate(ranks)?;
+        for &members in members {
+            let mut simulated = sim::simulate(members)?;
             for what in FIGURES.iter().flat_map(|(_, _, whats)| *whats) {
                 let Some(samples) = simulated.samples.remove(*what) else { continue };
                 let row = Row {
                     what: what.to_string(),
                     engine: "sim".into(),
-                    ranks,
+                    members,
                     contender: OURS.into(),
                     messages: simulated.messages.get(what).copied(),
                     ..Row::default()
                 };
                 rows.push(row.with_samples(samples));
             }
-            say(self.json(), format_args!("{ranks} members"));
+            say(self.json(), format_args!("{members} members"));
         }
-        // By what, then by members, as people compare them.
+        // Ordered by operation, then by the number of members.
         let place = |row: &Row| {
             FIGURES.iter().flat_map(|(_, _, whats)| *whats).position(|what| **what == *row.what)
         };
@@ -221,12 +231,12 @@ impl Ulfm {
     fn draw(&self, folder: &Path, rows: &[Row]) -> anyhow::Result<()> {
         let (suffix, where_to) =
             if self.sim { ("-sim", "simulated, cost model") } else { ("", "one machine") };
-        let line = |what: &str, contender: &str, value: &dyn Fn(&Row) -> Option<f64>| Line {
+        let line = |what: &str, contender: &str, value: &dyn Fn(&Row) -> Option<f64>| Curve {
             name: if contender == OURS { what.to_string() } else { format!("{what}, {contender}") },
             points: rows
                 .iter()
                 .filter(|row| row.what == what && row.contender == contender)
-                .filter_map(|row| Some((row.ranks, value(row)?)))
+                .filter_map(|row| Some((row.members, value(row)?)))
                 .collect(),
         };
         let time = |row: &Row| Some(row.p50_ns as f64);
@@ -270,7 +280,7 @@ impl Ulfm {
     }
 }
 
-/// A time as an axis has it: three digits, and none that say nothing.
+/// A time as an axis label: at most three significant digits, without trailing zeros.
 fn time_label(ns: f64) -> String {
     let (value, unit) = match ns {
         ..1e3 => (ns, "ns"),
@@ -283,10 +293,10 @@ fn time_label(ns: f64) -> String {
     format!("{text} {unit}")
 }
 
-/// A job of theirs without a failure and one with a failure; adds what they measured.
+/// Runs a job of the peer without a failure and a job with a failure, and adds their samples.
 fn run_theirs(
     peer: &OpenMpi,
-    ranks: usize,
+    members: usize,
     iterations: u32,
     limit: Duration,
     samples: &mut Samples,
@@ -294,20 +304,20 @@ fn run_theirs(
     for failure in [None, Some("failure".to_string())] {
         let args = [iterations.to_string(), limit.as_millis().to_string()];
         let args: Vec<String> = args.into_iter().chain(failure).collect();
-        let lines = peer.run(ranks, limit, &args, None)?;
+        let lines = peer.run(members, limit, &args, None)?;
         member::add_lines(samples, &lines).context("what the Open MPI program wrote")?;
     }
     Ok(())
 }
 
-/// One job of ours; adds what its members measured.
+/// Runs a job of Outlast and adds its members' samples.
 fn run_ours(
-    ranks: usize,
+    members: usize,
     iterations: u32,
     limit: Duration,
     samples: &mut Samples,
 ) -> anyhow::Result<()> {
-    let mut running = Launch::new(ranks)
+    let mut running = Launch::new(members)
         .program(std::env::current_exe()?)
         .args(["ulfm-member", "--iterations", &iterations.to_string()])
         .args(["--limit-ms", &limit.as_millis().to_string()])
@@ -315,24 +325,25 @@ fn run_ours(
         .output(Output::Capture)
         .start()?;
     let outcome = running.wait(limit * 4 + SLACK);
-    // One is killed by another, and only that one.
-    let is_ok = outcome.survivors_ok() && outcome.survivors().count() == ranks - 1;
+    // Exactly one member dies: member 0 kills the last member.
+    let is_ok = outcome.survivors_ok() && outcome.survivors().count() == members - 1;
     let said =
-        || (0..ranks).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
+        || (0..members).map(|member| outcome.stderr(MemberId(member as u32))).collect::<String>();
     ensure!(is_ok, "a member of the benchmark failed:\n{outcome}{}", said());
-    (0..ranks - 1)
+    (0..members - 1)
         .try_for_each(|member| member::add_lines(samples, &outcome.stdout(MemberId(member as u32))))
 }
 
-/// Fills in the ratios: to Open MPI where it was measured, otherwise to the plain operation.
+/// Fills in the ratios: to Open MPI where it was measured, otherwise to the operation without
+/// failure.
 fn compare(rows: &mut [Row]) {
     let medians: BTreeMap<(String, String, usize), u64> = rows
         .iter()
-        .map(|row| ((row.what.clone(), row.contender.clone(), row.ranks), row.p50_ns))
+        .map(|row| ((row.what.clone(), row.contender.clone(), row.members), row.p50_ns))
         .collect();
     for row in rows.iter_mut().filter(|row| row.contender == OURS) {
         let of = |what: &str, contender: &str| {
-            medians.get(&(what.into(), contender.into(), row.ranks)).copied()
+            medians.get(&(what.into(), contender.into(), row.members)).copied()
         };
         let plain = match row.what.as_str() {
             AGREE_UNACKNOWLEDGED | AGREE_ACKNOWLEDGED => of(AGREE, OURS),
@@ -345,11 +356,11 @@ fn compare(rows: &mut [Row]) {
     }
 }
 
-/// What the figures say about the bars, in words.
+/// The main ratios, in words.
 fn summary(rows: &[Row]) -> Vec<String> {
-    let median = |what: &str, contender: &str, ranks: usize| {
+    let median = |what: &str, contender: &str, members: usize| {
         rows.iter()
-            .find(|row| row.what == what && row.contender == contender && row.ranks == ranks)
+            .find(|row| row.what == what && row.contender == contender && row.members == members)
             .map(|row| row.p50_ns as f64)
     };
     let mut lines = Vec::new();
@@ -378,8 +389,8 @@ fn summary(rows: &[Row]) -> Vec<String> {
             .iter()
             .filter(|row| row.what == what && row.contender == OURS)
             .filter_map(|row| {
-                let floor = median(floor, contender, row.ranks).filter(|&floor| floor > 0.0)?;
-                Some(format!("{} with {}", super::times(row.p50_ns as f64 / floor), row.ranks))
+                let floor = median(floor, contender, row.members).filter(|&floor| floor > 0.0)?;
+                Some(format!("{} with {}", super::times(row.p50_ns as f64 / floor), row.members))
             })
             .collect();
         if !ratios.is_empty() {

@@ -1,6 +1,7 @@
-//! The same members in the simulator, with its cost model: virtual time and messages for thousands of members.
+//! Members of the benchmark in the simulator, with its cost model: virtual times and numbers of
+//! messages for thousands of members.
 
-use super::member::{Plan, Samples, WITHOUT_FAILURE, play};
+use super::member::{Samples, UlfmPlan, WITHOUT_FAILURE, play};
 use anyhow::ensure;
 use outlast::engine::Fault;
 use outlast::sim::{self, Cost, Link, Options, Report};
@@ -10,52 +11,59 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long after a death its notice comes, in virtual time. The same for all, so that it can be subtracted.
+/// How long after a death its notice arrives, in virtual time. It is equal for all members, so that
+/// it can be subtracted.
 pub(super) const DETECTION: Duration = Duration::from_micros(10);
 
-/// When the members leave, in virtual time: long after they are through.
+/// When the members leave, in virtual time: long after their last call.
 const END: Time = Time(2_000_000_000_000);
 
-/// What one number of members gave.
+/// The results for a number of members.
 pub(super) struct Simulated {
     pub(super) samples: Samples,
-    /// Messages per member and call, of the operations without failures.
+    /// Messages per member and call, for the operations without failures.
     pub(super) messages: BTreeMap<&'static str, f64>,
 }
 
-pub(super) fn simulate(ranks: usize) -> anyhow::Result<Simulated> {
-    // Few, as nothing is random with the cost model; the difference of the two leaves out what is not in the calls.
-    let (few, more) = (1, if ranks > 1024 { 2 } else { 3 });
+pub(super) fn simulate(members: usize) -> anyhow::Result<Simulated> {
+    // A few calls are enough, since nothing is random with the cost model. The difference of two
+    // runs leaves out the messages besides the calls.
+    let (few, more) = (1, if members > 1024 { 2 } else { 3 });
     let mut messages = BTreeMap::new();
     let mut samples = Samples::new();
     for operation in WITHOUT_FAILURE {
         let sent = |iterations, samples: &mut Samples| {
-            run(ranks, Plan { only: Some(operation), ..plan(iterations, false) }, samples).map(
-                |report| report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>(),
-            )
+            run(members, UlfmPlan { only: Some(operation), ..plan(iterations, false) }, samples)
+                .map(|report| {
+                    report.counters.iter().map(|counters| counters.messages_sent).sum::<u64>()
+                })
         };
         let before = sent(few, &mut Samples::new())?;
         let after = sent(more, &mut samples)?;
-        let calls = f64::from(more - few) * ranks as f64;
+        let calls = f64::from(more - few) * members as f64;
         messages.insert(operation, after.saturating_sub(before) as f64 / calls);
     }
     let mut with_failure = Samples::new();
-    run(ranks, Plan { only: Some(WITHOUT_FAILURE[0]), ..plan(more, true) }, &mut with_failure)?;
+    run(
+        members,
+        UlfmPlan { only: Some(WITHOUT_FAILURE[0]), ..plan(more, true) },
+        &mut with_failure,
+    )?;
     with_failure.remove(WITHOUT_FAILURE[0]);
     samples.append(&mut with_failure);
     Ok(Simulated { samples, messages })
 }
 
-fn plan(iterations: u32, with_failure: bool) -> Plan {
-    Plan { iterations, limit: Duration::from_secs(1000), only: None, with_failure }
+fn plan(iterations: u32, with_failure: bool) -> UlfmPlan {
+    UlfmPlan { iterations, limit: Duration::from_secs(1000), only: None, with_failure }
 }
 
-fn run(ranks: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report> {
+fn run(members: usize, plan: UlfmPlan, samples: &mut Samples) -> anyhow::Result<Report> {
     let options = Options {
         cost: Some(Cost::default()),
         detection: DETECTION..=DETECTION,
         steps_max: u64::MAX,
-        ..Options::new(ranks, 1).link(Link::Network)
+        ..Options::new(members, 1).link(Link::Network)
     };
     let gathered = Rc::new(RefCell::new(Samples::new()));
     let errors = Rc::new(RefCell::new(Vec::new()));
@@ -67,8 +75,8 @@ fn run(ranks: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report
             }),
             Err(error) => errors_of_body.borrow_mut().push(format!("{}: {error:#}", job.me())),
         }
-        // All leave at one moment: one after the other, each would tell all that are still there, and thousands of
-        // them would have as many notices to read as there are pairs.
+        // All members leave at one moment. If they left in turn, each would notify all remaining
+        // members, and thousands of members would read as many notices as there are pairs.
         while job.now() < END && !job.has_ended() {
             let bell = job.bell();
             job.park(bell, END);
@@ -76,12 +84,12 @@ fn run(ranks: usize, plan: Plan, samples: &mut Samples) -> anyhow::Result<Report
         let _ = job.leave();
     };
     let report = sim::run(&options, body);
-    // What the killed one said while it was unwound is no error.
+    // The error that the killed member returned while it was unwound does not count.
     let errors: Vec<String> = errors.borrow().clone();
     let allowed = usize::from(plan.with_failure);
     ensure!(
         report.is_ok() && errors.len() <= allowed,
-        "the simulated job of {ranks} ended as {:?}: {:?} {errors:?}",
+        "the simulated job of {members} ended as {:?}: {:?} {errors:?}",
         report.outcome,
         report.panics
     );

@@ -7,7 +7,7 @@ use crate::simulation::{replay_with_trace, seeds_in};
 use outlast::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, Value, Version};
 use outlast::{Job, Time};
-use outlast_check::history::{self, Access, Actor, History, Kind, Log, Outcome};
+use outlast_check::history::{self, Access, Actor, CallKind, History, Log, Outcome};
 use outlast_check::report::{self, Run};
 use outlast_check::value;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ fn version(version: Version) -> history::Version {
 }
 
 impl Recorder {
-    fn invoke(&self, kind: Kind, accesses: Vec<Access>) {
+    fn invoke(&self, kind: CallKind, accesses: Vec<Access>) {
         let now = self.job.now().0;
         let mut logs = self.logs.lock().unwrap();
         let log = logs
@@ -106,7 +106,7 @@ impl Recorder {
 
 fn identity(key: &[u8], bytes: &[u8]) -> history::Value {
     match value::verify(0, key, bytes) {
-        value::Verdict::Intact { sequence: Some(sequence), .. } => history::Value::new(sequence),
+        value::Integrity::Intact { sequence: Some(sequence), .. } => history::Value::new(sequence),
         other => {
             eprintln!("torn: {other:?}");
             history::Value::torn(0)
@@ -154,7 +154,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
         let key = format!("sum/{number}");
         let delta = random.below(9) as i64 - 3;
         let access = Access::add(key.as_str(), delta);
-        recorder.invoke(Kind::Add, vec![access.clone()]);
+        recorder.invoke(CallKind::Add, vec![access.clone()]);
         match store.add(key.as_bytes(), delta) {
             Ok(sum) => {
                 recorder.returned(Outcome::Ok, vec![access.saw(history::Value::number(sum))]);
@@ -170,7 +170,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
         10..45 => {
             let (data, value) = recorder.next_value(bytes, random);
             let access = Access::write(key.as_str(), value);
-            recorder.invoke(Kind::Put, vec![access.clone()]);
+            recorder.invoke(CallKind::Put, vec![access.clone()]);
             let result = match handle(store, recorder, bytes, by_handle) {
                 Some(handle) => handle.put(&data),
                 None => store.put(bytes, &data),
@@ -181,7 +181,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
             }
         }
         45..75 => {
-            recorder.invoke(Kind::Get, vec![Access::ask(key.as_str())]);
+            recorder.invoke(CallKind::Get, vec![Access::ask(key.as_str())]);
             let result = match handle(store, recorder, bytes, by_handle) {
                 Some(handle) if !into_buffer => handle.get().map(owned),
                 Some(handle) => read_into(|buffer| handle.get_into(buffer)),
@@ -199,7 +199,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
             }
         }
         _ if choice < 75 + shape.deletes => {
-            recorder.invoke(Kind::Delete, vec![Access::delete(key.as_str())]);
+            recorder.invoke(CallKind::Delete, vec![Access::delete(key.as_str())]);
             let result = match handle(store, recorder, bytes, by_handle) {
                 Some(handle) => handle.delete(),
                 None => store.delete(bytes),
@@ -223,7 +223,7 @@ fn one_operation(store: &Store, recorder: &mut Recorder, random: &mut Random, sh
             };
             let expect =
                 found.as_ref().map_or(Expect::Absent, |found| Expect::Version(found.version()));
-            recorder.invoke(Kind::PutIf, vec![read.clone(), write.clone()]);
+            recorder.invoke(CallKind::PutIf, vec![read.clone(), write.clone()]);
             let result = match handle(store, recorder, bytes, by_handle) {
                 Some(handle) => handle.put_if(&data, expect),
                 None => store.put_if(bytes, &data, expect),
@@ -301,7 +301,7 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
     };
     for number in 0..shape.keys {
         let key = format!("key/{number}");
-        recorder.invoke(Kind::Get, vec![Access::ask(key.as_str())]);
+        recorder.invoke(CallKind::Get, vec![Access::ask(key.as_str())]);
         match store.get(key.as_bytes()) {
             Ok(None) => recorder.returned(Outcome::Ok, vec![Access::read(key.as_str())]),
             Ok(Some(found)) => {

@@ -1,66 +1,23 @@
-//! The transactions of a random program: several steps as one, transfers between accounts, and steals of tasks.
+//! The transactions of a random program: several steps at once, transfers between accounts, and
+//! steals of tasks.
 //!
-//! An account that does not exist has 0, so the sum of all accounts is always 0. A queue that does not exist has its
-//! first tasks, and a task that does not exist says so: a steal changes the victim's queue, the thief's, and the task.
-//! Every value begins with the sequence of the call that wrote it, so that the checkers can tell values apart.
+//! An absent account holds 0, so the sum of all accounts is always 0. An absent queue holds its
+//! first tasks, and an absent task is in its first queue. A steal changes the victim's queue, the
+//! thief's queue, and the task. Every value begins with the sequence of the call that wrote it, so
+//! that the checkers can tell values apart.
 
 use super::{SHORT, Worker, identity as value_identity, read_access, version};
 use anyhow::ensure;
-use clap::ValueEnum;
 use outlast::store::{StoreError, StoreResult, Transaction, Value};
-use outlast_check::history::{self, Access, Key, Kind, Outcome};
-use outlast_check::workload::{Mix, QUEUE_TASKS, Step};
-use serde::{Deserialize, Serialize};
+use outlast_check::history::{self, Access, CallKind, Key, Outcome};
+use outlast_check::workload::{QUEUE_TASKS, TransactionStep};
 
-/// What the members of a run do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Programs {
-    /// Calls on one key each
-    Calls,
-    /// Puts to few keys, over and over, also of values that are longer than what travels in one piece
-    Puts,
-    /// Calls and transactions over random keys
-    Mixed,
-    /// Transfers between accounts, whose sum stays the same
-    Bank,
-    /// Tasks that go from one queue to another: the two queues and the task's own record change together
-    Steal,
-}
-
-impl std::fmt::Display for Programs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Programs::Calls => "calls",
-            Programs::Puts => "puts",
-            Programs::Mixed => "mixed",
-            Programs::Bank => "bank",
-            Programs::Steal => "steal",
-        })
-    }
-}
-
-impl Programs {
-    pub(super) fn mix(self) -> Mix {
-        let calls =
-            Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
-        match self {
-            Programs::Calls => calls,
-            Programs::Puts => {
-                Mix { get: 12, put: 80, put_if: 3, delete: 2, wait: 3, ..Mix::NOTHING }
-            }
-            Programs::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
-            Programs::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },
-            Programs::Steal => Mix { steal: 60, audit: 10, peek: 30, ..Mix::NOTHING },
-        }
-    }
-}
-
-/// Accounts, queues and tasks.
+/// Whether the key is an account, a queue or a task.
 pub(super) fn is_special(key: &Key) -> bool {
     [&b"account/"[..], b"queue/", b"task/"].iter().any(|prefix| key.bytes().starts_with(prefix))
 }
 
-/// What stands for the bytes of one of these in the history.
+/// The identity, in the history, of the bytes of an account, a queue or a task.
 pub(super) fn identity(bytes: &[u8]) -> history::Value {
     let sequence = bytes.first_chunk().map(|word| u64::from_le_bytes(*word));
     sequence
@@ -68,7 +25,7 @@ pub(super) fn identity(bytes: &[u8]) -> history::Value {
         .map_or(history::Value::torn(0), history::Value::new)
 }
 
-/// The words behind the sequence; `None` if the key does not exist.
+/// The words after the sequence; `None` if the key is absent.
 pub(super) fn words(found: Option<&Value>) -> Option<Vec<u64>> {
     let bytes = found?.bytes();
     Some(
@@ -92,10 +49,10 @@ pub(super) fn first_tasks(queue: u32) -> Vec<u64> {
     (0..QUEUE_TASKS).map(|task| u64::from(queue * QUEUE_TASKS + task)).collect()
 }
 
-/// How often a transaction by handle is begun again.
+/// How many times an aborted transaction is retried.
 const RETRIES: u32 = 30;
 
-/// What a transaction did, as it is recorded.
+/// The accesses of a transaction, for the record.
 pub(super) struct Recorded {
     seed: u64,
     pub(super) accesses: Vec<Access>,
@@ -132,7 +89,7 @@ impl Recorded {
         if !was_read {
             self.read(tx, key)?;
         }
-        // A delete of nothing is a read.
+        // Deleting an absent key is a read.
         if tx.delete(key.bytes())? {
             self.accesses.push(Access::delete(key));
         }
@@ -141,14 +98,14 @@ impl Recorded {
 }
 
 impl Worker {
-    /// Runs a transaction and records it: as a closure, or by handle, in turn.
+    /// Runs a transaction and records it: as a closure, or by begin and commit, alternately.
     fn run_transaction<T>(
         &mut self,
         sequence: u64,
         announced: Vec<Access>,
         mut body: impl FnMut(&mut Transaction, &mut Recorded) -> StoreResult<T>,
     ) -> anyhow::Result<Option<T>> {
-        self.invoke(Kind::Transaction, &announced)?;
+        self.invoke(CallKind::Transaction, &announced)?;
         let store = self.store.clone();
         let mut recorded = Recorded::new(self.seed);
         let mut run = |tx: &mut Transaction, recorded: &mut Recorded| {
@@ -199,17 +156,21 @@ impl Worker {
         }
     }
 
-    pub(super) fn transaction(&mut self, steps: &[Step], sequence: u64) -> anyhow::Result<()> {
+    pub(super) fn transaction(
+        &mut self,
+        steps: &[TransactionStep],
+        sequence: u64,
+    ) -> anyhow::Result<()> {
         let mut announced = Vec::new();
         let mut values = Vec::new();
         for step in steps {
             let (access, value) = match step {
-                Step::Get(key) => (Access::ask(key), None),
-                Step::Put(key, length) => {
+                TransactionStep::Get(key) => (Access::ask(key), None),
+                TransactionStep::Put(key, length) => {
                     let (bytes, value) = self.new_value(key, sequence, *length);
                     (Access::write(key, value), Some((bytes, value)))
                 }
-                Step::Delete(key) => (Access::delete(key), None),
+                TransactionStep::Delete(key) => (Access::delete(key), None),
             };
             announced.push(access);
             values.push(value);
@@ -220,11 +181,13 @@ impl Worker {
         self.run_transaction(sequence, announced, |tx, recorded| {
             for (step, value) in steps.iter().zip(&values) {
                 match (step, value) {
-                    (Step::Put(key, _), Some((bytes, value))) => {
+                    (TransactionStep::Put(key, _), Some((bytes, value))) => {
                         recorded.put(tx, key, bytes, *value)?
                     }
-                    (Step::Delete(key), _) => recorded.delete(tx, key)?,
-                    (Step::Get(key) | Step::Put(key, _), _) => drop(recorded.read(tx, key)?),
+                    (TransactionStep::Delete(key), _) => recorded.delete(tx, key)?,
+                    (TransactionStep::Get(key) | TransactionStep::Put(key, _), _) => {
+                        drop(recorded.read(tx, key)?)
+                    }
                 }
             }
             Ok(())
@@ -258,7 +221,8 @@ impl Worker {
     pub(super) fn steal(&mut self, victim: u32, thief: u32, sequence: u64) -> anyhow::Result<()> {
         let value = history::Value::new(sequence);
         let queues = [victim, thief].map(|queue| named("queue", u64::from(queue)));
-        // Which task it is to be is looked up before, so that the record of a call without an end has it.
+        // The task is looked up before the transaction, so that the record has it even if the call
+        // never ends.
         let Ok(found) = self.store.get(queues[0].bytes()) else { return Ok(()) };
         let Some(&task) = words(found.as_ref()).unwrap_or_else(|| first_tasks(victim)).last()
         else {
@@ -289,17 +253,17 @@ impl Worker {
                 .then(|| format!("task {task} is in queue {victim} and says {holder}")))
         })?;
         let wrong = wrong.flatten().filter(|_| self.is_whole());
-        ensure!(wrong.is_none(), "a steal that committed saw what cannot be: {wrong:?}");
+        ensure!(wrong.is_none(), "a committed steal saw a contradiction: {wrong:?}");
         Ok(())
     }
 
-    /// Whether nothing can have been lost yet. Asked after a call: whoever has seen what was written after a loss knows of the
-    /// deaths.
+    /// Whether no data can have been lost yet. This is asked after a call: a member that has seen a
+    /// write made after a loss knows of the deaths.
     fn is_whole(&self) -> bool {
         self.job.view().dead.len() < self.deaths_survived
     }
 
-    /// Looks at all accounts, or at all queues and tasks, in a transaction that only reads.
+    /// Reads all accounts, or all queues and tasks, in a single transaction and checks their rules.
     pub(crate) fn audit(&mut self) -> anyhow::Result<()> {
         let keys = self.program.options().special_keys();
         let announced = keys.iter().map(Access::ask).collect();

@@ -1,30 +1,33 @@
-//! What a member of a run in global mode does when the store is revoked. Its procedure does real work: the heir of a dead
-//! member adopts the dead's own keys and writes them anew, moves money between accounts, or takes a task out of the dead's
-//! queue, which the checkers judge like all other transactions.
+//! What a member does when the store is revoked, in global mode. Its recovery procedure does real
+//! work: the heir of a dead member adopts and rewrites the keys of the dead member, moves money
+//! between accounts, or takes a task out of the queue of the dead member. The checkers judge this
+//! work as a transaction.
 //!
-//! Whether all of a recovery happened or nothing of it, and once, is checked here. Each member counts the recoveries in a
-//! key of its own: each procedure finds that all living members have counted the same, and once a recovery is over all of
-//! them have counted it. The heir counts each death, which must be the first time.
+//! Here is checked that each recovery happens at all members or at none, and once for each death.
+//! Each member counts the recoveries in a key of its own. Each procedure must find the counts of
+//! all living members equal, and after a recovery all members must have counted it. The heir counts
+//! each death, and must be the first to do so.
 
-use super::tx::{Recorded, first_tasks, named, special, words};
+use super::transactions::{Recorded, first_tasks, named, special, words};
 use super::{Worker, version_free};
 use anyhow::ensure;
 use outlast::MemberId;
 use outlast::store::{Death, StoreError, Transaction};
-use outlast_check::history::{self, Access, Key, Kind, Outcome};
+use outlast_check::history::{self, Access, CallKind, Key, Outcome};
 use outlast_check::workload::Random;
 
-/// The thread under which a member's recoveries are recorded.
+/// The thread number of a member's recoveries in the record.
 pub(crate) const RECOVERY_THREAD: u32 = 62;
 
-/// What a worker knows about recoveries.
+/// What a worker remembers of its recoveries.
 #[derive(Default)]
 pub(super) struct Recoveries {
-    /// How many times it was tried.
+    /// How many recoveries were tried.
     tries: u64,
-    /// What is recorded of an attempt that has no end yet: as it was announced, and as it is if it happens.
+    /// The accesses of an attempt that has not ended: as announced, and with results if it
+    /// succeeds.
     attempt: Option<(Vec<Access>, Vec<Access>)>,
-    /// What each of these members has counted if the attempt happens.
+    /// The count of each member of `group` if the attempt succeeds.
     count: u64,
     group: Vec<MemberId>,
 }
@@ -41,7 +44,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Whether an error says no more than that a recovery has to be tried again.
+/// Whether an error means no more than that the recovery must be tried again.
 fn is_passing(error: &anyhow::Error) -> bool {
     matches!(
         error.downcast_ref(),
@@ -56,11 +59,12 @@ fn is_passing(error: &anyhow::Error) -> bool {
 }
 
 impl Worker {
-    /// Recovers with the others, once; each member has `threads` with keys of their own.
+    /// Tries a recovery together with the other members. `threads` of each member have keys of
+    /// their own.
     pub(crate) fn recover(&mut self, threads: u32) -> anyhow::Result<()> {
         let store = self.store.clone();
         self.recoveries.tries += 1;
-        // As a closure, or by begin and end, in turn.
+        // As a closure, or by begin and end, alternately.
         let result = if self.recoveries.tries.is_multiple_of(2) {
             store.recover(|tx, deaths| self.procedure(tx, deaths, threads))
         } else {
@@ -105,14 +109,14 @@ impl Worker {
         }
     }
 
-    /// All that this member changes.
+    /// The recovery procedure: all changes of this member.
     fn procedure(
         &mut self,
         tx: &mut Transaction,
         deaths: &[Death],
         threads: u32,
     ) -> anyhow::Result<()> {
-        // If there was one before, it did not happen.
+        // An earlier attempt, if any, did not happen.
         self.end_attempt(Outcome::Failed)?;
         let me = self.job.me();
         let group: Vec<MemberId> = self.job.view().living().collect();
@@ -140,7 +144,7 @@ impl Worker {
         }
         if !recorded.accesses.is_empty() {
             let announced: Vec<Access> = recorded.accesses.iter().map(version_free).collect();
-            self.invoke(Kind::Transaction, &announced)?;
+            self.invoke(CallKind::Transaction, &announced)?;
             self.recoveries.attempt = Some((announced, recorded.accesses));
         }
         Ok(())
@@ -150,7 +154,7 @@ impl Worker {
         self.program.next().expect("a program has no end").sequence
     }
 
-    /// Takes over what only the dead has written.
+    /// Adopts the keys that only the dead member has written.
     fn adopt(
         &mut self,
         tx: &mut Transaction,
@@ -188,7 +192,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a task out of the queue of the dead into the own one.
+    /// Moves a task from the queue of the dead member to the own queue.
     fn move_task(
         &mut self,
         tx: &mut Transaction,
@@ -220,22 +224,22 @@ impl Worker {
         Ok(())
     }
 
-    /// What a recovery changed is there, of all members.
+    /// Checks that all members have counted the recovery.
     fn check_together(&mut self) -> anyhow::Result<()> {
         for &member in &self.recoveries.group {
             let Ok(found) = self.store.get(counter(member).as_bytes()) else { continue };
             let count = number(found.as_ref().map(|value| value.bytes()));
             ensure!(
                 count >= self.recoveries.count,
-                "after recovery {} {member} has counted {count}",
+                "after recovery {} the count of {member} is {count}",
                 self.recoveries.count
             );
         }
         Ok(())
     }
 
-    /// Each death has been recovered from, once, as far as can be told now; `before` are those who were dead when the store
-    /// was opened.
+    /// Checks that each death has been recovered from once, as far as the store answers. The
+    /// members in `before` were dead when the store was opened.
     pub(crate) fn check_adoptions(&mut self, before: &[MemberId]) -> anyhow::Result<()> {
         let view = self.job.view();
         if self.store.is_revoked() {

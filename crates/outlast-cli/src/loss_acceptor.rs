@@ -1,6 +1,9 @@
-//! Accepting losses in runs that go beyond what the store promises: one member at a time, the warden, looks for lost
-//! partitions, tells which keys are lost before it accepts that, and says when nothing is lost any more. From that the
-//! judges know when each key began anew; see [`outlast_check::loss`].
+//! Accepts losses in runs that exceed what the store promises to survive.
+//!
+//! A single member at a time is the *loss acceptor*. It looks for lost partitions, reports which
+//! keys are lost before it accepts the loss, and reports when nothing is lost any more. From these
+//! reports the judges know when each key began anew (see [`outlast_check::loss`]). If the acceptor
+//! dies, another member takes its place and reports what is still lost.
 
 use anyhow::{Context, bail, ensure};
 use outlast::store::{Store, StoreError};
@@ -12,29 +15,30 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What a warden tells.
+/// A report of the loss acceptor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LossNews {
-    /// These keys, by their numbers, are lost; those that are locked by a lost transaction are elsewhere. It is about to be
-    /// accepted.
+    /// These keys (by their numbers) are lost, and the acceptor is about to accept that. `locked`
+    /// are keys of other partitions that a lost transaction has locked.
     Lost { keys: Vec<usize>, locked: Vec<usize>, told_ns: u64, begin_ns: u64 },
     /// Nothing is lost.
     Whole { at_ns: u64 },
 }
 
-/// What all wardens have told.
+/// The losses that all acceptors have reported.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses(pub(crate) Vec<Loss>);
 
 impl Losses {
-    pub(crate) fn note(&mut self, news: LossNews, all: &[Key]) {
+    pub(crate) fn record(&mut self, news: LossNews, all: &[Key]) {
         match news {
             LossNews::Lost { keys, locked, told_ns, begin_ns } => {
                 let named = |numbers: &[usize]| -> BTreeSet<Key> {
                     numbers.iter().filter_map(|&number| all.get(number).cloned()).collect()
                 };
-                // What a warden had begun to accept before it died is still the same loss.
+                // A dead acceptor may have begun to accept these keys: they belong to its open
+                // loss, not to a new one.
                 let open = self.0.iter().filter(|loss| loss.end_ns.is_none());
                 let open: BTreeSet<Key> = open.flat_map(|loss| loss.keys.iter().cloned()).collect();
                 let keys = named(&keys).difference(&open).cloned().collect();
@@ -49,27 +53,33 @@ impl Losses {
     }
 }
 
-/// A member that accepts losses.
-pub(crate) struct Warden {
+/// The state of a member that accepts losses.
+pub(crate) struct LossAcceptor {
     random: Random,
-    /// How long the loss stays, at most, before it is accepted.
+    /// The longest pause between the report of a loss and its acceptance.
     pause_max: Duration,
     clock: fn(&Job) -> u64,
-    /// The epoch under which nothing was lost.
+    /// The epoch in which nothing was lost.
     whole: Option<Epoch>,
-    /// Whether a home did not answer: what it was asked for may come true at any time.
+    /// Whether a request to a replica timed out: that request may still take effect at any time.
     pub(crate) is_owed: bool,
 }
 
-impl Warden {
-    pub(crate) fn new(seed: u64, job: &Job, pause_max: Duration, clock: fn(&Job) -> u64) -> Warden {
+impl LossAcceptor {
+    pub(crate) fn new(
+        seed: u64,
+        job: &Job,
+        pause_max: Duration,
+        clock: fn(&Job) -> u64,
+    ) -> LossAcceptor {
         let random = Random::stream(seed, 0x6c6f_7373 ^ u64::from(job.me().0));
-        Warden { random, pause_max, clock, whole: None, is_owed: false }
+        LossAcceptor { random, pause_max, clock, whole: None, is_owed: false }
     }
 
-    /// Looks for losses and accepts them; what it finds is told before. `is_sole`: no other member has been doing so, and
-    /// nothing of what it asked for can still come true.
-    pub(crate) fn look(
+    /// Looks for losses, reports them through `tell`, then accepts them. `is_sole` says that no
+    /// other member has been accepting losses and that no request of an acceptor may still take
+    /// effect: only then can answers about lost keys be judged here.
+    pub(crate) fn accept_losses(
         &mut self,
         job: &Job,
         store: &Store,
@@ -100,7 +110,7 @@ impl Warden {
         }
         let begin_ns = (self.clock)(job);
         tell(LossNews::Lost { keys: gone.clone(), locked, told_ns, begin_ns })?;
-        // All at once, or some first: the others stay lost.
+        // All partitions at once, or half of them first: the other half must stay lost.
         let first = if self.random.percent(50) { lost.len() / 2 } else { 0 };
         for (part, rest) in [(&lost[..first], &lost[first..]), (&lost[first..], &[][..])] {
             match store.accept_loss_of(part) {
@@ -117,16 +127,17 @@ impl Warden {
                 let is_lost = rest.contains(&partition);
                 match answer {
                     Ok(_) if is_lost && is_sole => {
-                        bail!("{} is answered and was not accepted", keys[number])
+                        bail!("{} was answered before its loss was accepted", keys[number])
                     }
                     Err(StoreError::DataLost { .. }) if !is_lost => {
-                        // A transaction may have locked it already; otherwise its new home is dead, too.
+                        // A new transaction may have locked the key; otherwise its new replica must
+                        // be dead as well.
                         let is_again = job.epoch() != epoch || part.is_empty();
                         let still =
                             store.lost_partitions().unwrap_or_default().contains(&partition);
                         ensure!(
                             !still || is_again,
-                            "{} is lost after it was accepted",
+                            "{} is still lost after its loss was accepted",
                             keys[number]
                         );
                     }
@@ -138,7 +149,8 @@ impl Warden {
     }
 }
 
-/// The keys of these partitions, and those elsewhere that say that they are lost; `None` if something changes just now.
+/// The keys in the lost partitions, and the keys of other partitions that answer `DataLost`. `None`
+/// if the view or the losses are changing.
 fn find(
     store: &Store,
     keys: &[Key],
@@ -151,7 +163,7 @@ fn find(
         let is_lost = lost.contains(&partition);
         match store.get(key.bytes()) {
             Ok(_) if is_lost && is_sole => {
-                bail!("{key} is answered, and its partition {partition} is lost")
+                bail!("{key} was answered although its partition {partition} is lost")
             }
             Ok(_) if is_lost => return Ok(None),
             Ok(_) => {}
@@ -159,7 +171,7 @@ fn find(
             Err(StoreError::DataLost { partition: other }) if other != partition => {
                 locked.push(number)
             }
-            // A further loss, or one who does not answer.
+            // A further loss, or a replica that does not answer.
             Err(StoreError::DataLost { .. } | StoreError::Timeout { .. } | StoreError::Closed) => {
                 return Ok(None);
             }

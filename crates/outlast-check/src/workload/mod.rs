@@ -1,7 +1,8 @@
 //! Seeded random programs for the actors of a run.
 //!
-//! The program of an actor depends on the seed, the actor and the [`Options`] alone: not on the results of
-//! its calls, not on the other actors, not on the version of any other crate. So a seed replays.
+//! The program of an actor depends only on the seed, the actor and the [`Options`]: not on the
+//! results of its calls, the other actors, or the version of any other crate. So a seed replays.
+//! The random draws of a program, and their order, must not change.
 //!
 //! ```
 //! use outlast_check::history::Actor;
@@ -15,88 +16,14 @@
 //! assert_ne!(first, other);
 //! ```
 
+mod random;
+
 use crate::history::{Actor, Key};
 use crate::value;
 
-/// A generator of pseudo-random numbers whose stream never changes: xoshiro256** by Blackman and Vigna
-/// (<https://prng.di.unimi.it/>), its state filled by SplitMix64.
-///
-/// ```
-/// use outlast_check::workload::Random;
-///
-/// let mut random = Random::new(1);
-/// assert!(random.below(6) < 6);
-/// assert_eq!(Random::new(9).next(), Random::new(9).next());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Random {
-    state: [u64; 4],
-}
+pub use random::Random;
 
-impl Random {
-    /// The generator of this seed.
-    pub fn new(seed: u64) -> Self {
-        let mut position = seed;
-        let state = std::array::from_fn(|_| {
-            position = position.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            value::scramble(position)
-        });
-        Self { state }
-    }
-
-    /// The generator of this seed for this stream; streams of one seed are independent.
-    pub fn stream(seed: u64, stream: u64) -> Self {
-        Self::new(value::hash(seed, &stream.to_le_bytes()))
-    }
-
-    /// The next 64 bits.
-    #[expect(clippy::should_implement_trait, reason = "a stream without end is no iterator")]
-    pub fn next(&mut self) -> u64 {
-        let state = &mut self.state;
-        let result = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let shifted = state[1] << 17;
-        state[2] ^= state[0];
-        state[3] ^= state[1];
-        state[1] ^= state[2];
-        state[0] ^= state[3];
-        state[2] ^= shifted;
-        state[3] = state[3].rotate_left(45);
-        result
-    }
-
-    /// A number below the bound, each as likely as the others to within 2^-64 times the bound.
-    ///
-    /// # Panics
-    /// If the bound is zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "there is no number below zero");
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    /// True this often in a hundred.
-    pub fn percent(&mut self, chance: u32) -> bool {
-        self.below(100) < u64::from(chance)
-    }
-
-    /// An index into the weights, each as likely as its weight says.
-    ///
-    /// # Panics
-    /// If all weights are zero.
-    pub fn weighted(&mut self, weights: &[u32]) -> usize {
-        let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
-        assert!(total > 0, "at least one weight must be more than zero");
-        let mut rest = self.below(total);
-        for (index, &weight) in weights.iter().enumerate() {
-            if rest < u64::from(weight) {
-                return index;
-            }
-            rest -= u64::from(weight);
-        }
-        unreachable!("the rest is below the sum of the weights")
-    }
-}
-
-/// How often each kind of call is made, relative to the others.
+/// How often each kind of call is made, relative to the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     /// Reads.
@@ -109,22 +36,22 @@ pub struct Mix {
     pub delete: u32,
     /// Additions.
     pub add: u32,
-    /// Waits for something newer.
+    /// Waits for a newer version.
     pub wait: u32,
     /// Transactions.
     pub transaction: u32,
     /// Transfers between two accounts.
     pub transfer: u32,
-    /// Tasks that go from one queue to another.
+    /// Moves of a task from a queue to another.
     pub steal: u32,
-    /// Looks at all accounts, or all queues and tasks, at once.
+    /// Reads of all accounts, or all queues and tasks, at once.
     pub audit: u32,
-    /// Reads of one account, queue or task.
+    /// Reads of an account, a queue or a task.
     pub peek: u32,
 }
 
 impl Mix {
-    /// No call at all, to begin with.
+    /// No call at all, to build a mix on.
     pub const NOTHING: Mix = Mix {
         get: 0,
         put: 0,
@@ -155,28 +82,28 @@ impl Default for Mix {
     }
 }
 
-/// What the programs of a run look like.
+/// The options of the programs of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How often each kind of call is made.
     pub mix: Mix,
     /// Keys that all actors use, named `shared/N`.
     pub shared_keys: u32,
-    /// Keys that one actor alone writes, named `own/MEMBER/THREAD/N`. Others read them.
+    /// Keys that a single actor writes, named `own/MEMBER/THREAD/N`. Other actors read them.
     pub private_keys: u32,
     /// Keys that hold numbers, named `count/N`.
     pub counters: u32,
-    /// How often, in a hundred, a call goes to a shared key.
+    /// The percentage of calls that go to a shared key.
     pub shared_percent: u32,
     /// The lengths of values, each with its weight.
     pub lengths: Vec<(usize, u32)>,
     /// The most keys that a transaction touches.
     pub transaction_keys: u32,
-    /// Accounts, named `account/N`; the sum of all is zero.
+    /// Accounts, named `account/N`; the sum of all accounts is zero.
     pub accounts: u32,
-    /// Queues, named `queue/N`; at the beginning each has [`QUEUE_TASKS`] tasks, `task/N`.
+    /// Queues, named `queue/N`; each begins with [`QUEUE_TASKS`] tasks, `task/N`.
     pub queues: u32,
-    /// How many members there are, so that a program can read the keys of another one.
+    /// How many members there are, so that a program can read the keys of other members.
     pub members: u32,
 }
 
@@ -197,15 +124,15 @@ impl Default for Options {
     }
 }
 
-/// How many tasks a queue has at the beginning.
+/// How many tasks a queue begins with.
 pub const QUEUE_TASKS: u32 = 3;
 
 /// What a conditional put expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing under the key.
+    /// That the key is absent.
     Absent,
-    /// The version that this actor saw last, or a fresh get if it saw none.
+    /// The version that this actor saw last, or the result of a new get if it saw none.
     LastSeen,
 }
 
@@ -224,9 +151,9 @@ impl Options {
     }
 }
 
-/// One step inside a transaction.
+/// A step of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TransactionStep {
     /// Read the key.
     Get(Key),
     /// Write a value of this length.
@@ -248,28 +175,28 @@ pub enum Action {
     Delete(Key),
     /// Add to the number.
     Add(Key, i64),
-    /// Wait for something newer than what this actor saw last, with a short deadline.
+    /// Wait for a newer version than this actor saw last, with a short deadline.
     Wait(Key),
-    /// Do these steps as one; a key is read before it is written, and written once.
-    Transaction(Vec<Step>),
+    /// Run these steps as a transaction; a key is read before it is written, and written once.
+    Transaction(Vec<TransactionStep>),
     /// Take this amount from the first account and give it to the second.
     Transfer(Key, Key, i64),
-    /// Take a task from the first queue and give it to the second; the task says which queue has it.
+    /// Move a task from the first queue to the second; the task's own key names its queue.
     Steal(u32, u32),
-    /// Look at all accounts, if there are transfers, or at all queues and tasks.
+    /// Read all accounts, if there are transfers, or all queues and tasks.
     Audit,
 }
 
-/// One call of a program.
+/// A call of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct ProgramCall {
     /// The sequence of the values that it writes: see [`value::fill`].
     pub sequence: u64,
     /// What to call.
     pub action: Action,
 }
 
-/// The endless program of one actor.
+/// The endless program of an actor.
 #[derive(Clone, Debug)]
 pub struct Program {
     options: Options,
@@ -296,12 +223,12 @@ impl Program {
         Self { options: options.clone(), actor, random: Random::stream(seed, stream), count: 0 }
     }
 
-    /// What the programs of the run look like.
+    /// The options of the programs of the run.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    fn call(&mut self) -> Call {
+    fn call(&mut self) -> ProgramCall {
         let Mix { get, put, put_if, delete, add, wait, transaction, transfer, steal, audit, peek } =
             self.options.mix;
         let weights =
@@ -340,7 +267,7 @@ impl Program {
         };
         let sequence = value::sequence(self.actor, self.count);
         self.count += 1;
-        Call { sequence, action }
+        ProgramCall { sequence, action }
     }
 
     /// Two different numbers below a bound of two or more.
@@ -362,12 +289,12 @@ impl Program {
             }
             keys.push(key.clone());
             if !write || self.random.percent(60) {
-                steps.push(Step::Get(key.clone()));
+                steps.push(TransactionStep::Get(key.clone()));
             }
             if write && self.random.percent(8) {
-                steps.push(Step::Delete(key));
+                steps.push(TransactionStep::Delete(key));
             } else if write {
-                steps.push(Step::Put(key, self.length()));
+                steps.push(TransactionStep::Put(key, self.length()));
             }
         }
         Action::Transaction(steps)
@@ -401,9 +328,9 @@ impl Program {
 }
 
 impl Iterator for Program {
-    type Item = Call;
+    type Item = ProgramCall;
 
-    fn next(&mut self) -> Option<Call> {
+    fn next(&mut self) -> Option<ProgramCall> {
         Some(self.call())
     }
 }
@@ -415,12 +342,13 @@ mod tests {
 
     #[test]
     fn the_stream_never_changes() {
-        // The first outputs of xoshiro256** for the state 1, 2, 3, 4, as its authors' code gives them.
+        // The first outputs of xoshiro256** for the state 1, 2, 3, 4, as its authors' code gives
+        // them.
         let mut random = Random { state: [1, 2, 3, 4] };
         assert_eq!([random.next(), random.next(), random.next()], [11520, 0, 1509978240]);
         // SplitMix64 from zero starts with this well-known number.
         assert_eq!(Random::new(0).state[0], 0xe220_a839_7b1d_cdaf);
-        // Where the generator stands after a thousand calls shows whether they are chosen as ever.
+        // The state of the generator after a thousand calls shows that the draws have not changed.
         let mut program = Program::new(&Options::default(), 1, Actor::new(2, 0));
         assert_eq!(
             program.next().map(|call| call.action),

@@ -1,17 +1,17 @@
-//! The line-based text form of a history; [`crate::history::History::to_text`] describes it.
+//! The line-based text form of a history. [`super::History::to_text`] describes it.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
-use crate::history::{
-    Access, Actor, HistoryError, KIND_NAMES, Key, Mode, OUTCOME_NAMES, Operation, Outcome, Value,
-    Version,
+use super::{
+    Access, AccessMode, Actor, HistoryError, KIND_NAMES, Key, OUTCOME_NAMES, Operation, Outcome,
+    Value, Version,
 };
 
 /// The first line of every text.
 pub(crate) const HEADER: &str = "outlast-history 1\n";
 
-/// Writing to a `String` cannot fail, so the result of `write!` carries nothing.
+/// Writing to a `String` cannot fail, so the result of `write!` is not an error.
 const INFALLIBLE: &str = "writing to a string does not fail";
 
 pub(crate) fn write_key(out: &mut impl Write, key: &Key) -> fmt::Result {
@@ -47,10 +47,10 @@ fn write_accesses(out: &mut String, accesses: &[Access]) {
 
 fn write_access(out: &mut String, access: &Access) -> fmt::Result {
     match access.mode {
-        Mode::Ask => out.push_str(" q:"),
-        Mode::Read => out.push_str(" r:"),
-        Mode::Write => out.push_str(" w:"),
-        Mode::Add { delta } => write!(out, " a{delta}:")?,
+        AccessMode::Ask => out.push_str(" q:"),
+        AccessMode::Read => out.push_str(" r:"),
+        AccessMode::Write => out.push_str(" w:"),
+        AccessMode::Add { delta } => write!(out, " a{delta}:")?,
     }
     write_key(out, &access.key)?;
     match access.version {
@@ -66,14 +66,14 @@ fn write_access(out: &mut String, access: &Access) -> fmt::Result {
 pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Operation>, HistoryError> {
     let mut operations: Vec<Operation> = Vec::new();
     let mut places: HashMap<(Actor, u64), usize> = HashMap::new();
-    // What follows the last line end is what a killed writer left of a line.
+    // A killed writer may leave a part of a line behind the last line end.
     let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     for (index, line) in bytes[..whole].split_inclusive(|&byte| byte == b'\n').enumerate() {
         let outcome = if index == 0 {
             if line == HEADER.as_bytes() {
                 Ok(())
             } else {
-                Err("this is not a history of a known format; its first line must be `outlast-history 1`"
+                Err("not a history of a known format; the first line must be `outlast-history 1`"
                     .to_string())
             }
         } else {
@@ -146,11 +146,11 @@ fn parse_access(field: &str) -> Result<Access, String> {
         return Err(format!("the access {field:?} is not MODE:KEY:VERSION:VALUE"));
     };
     let mode = match mode {
-        "q" => Mode::Ask,
-        "r" => Mode::Read,
-        "w" => Mode::Write,
+        "q" => AccessMode::Ask,
+        "r" => AccessMode::Read,
+        "w" => AccessMode::Write,
         _ => match mode.strip_prefix('a') {
-            Some(delta) => Mode::Add { delta: number(delta, "amount to add")? },
+            Some(delta) => AccessMode::Add { delta: number(delta, "amount to add")? },
             None => return Err(format!("unknown access mode {mode:?}")),
         },
     };

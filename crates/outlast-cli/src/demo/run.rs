@@ -1,0 +1,204 @@
+//! A run of the demo: the kills, what the members report, and what is shown of it.
+
+use super::{Demo, DemoLine, HUNG_AFTER, KILLS_AT, KillReport, NOTE_LEN, REPLICAS, WORK};
+use crate::control::{CommandControl, Phase};
+use crate::members::{DeathNews, Lines, describe, machine_ns};
+use crate::report::say;
+use anyhow::{bail, ensure};
+use outlast::MemberId;
+use outlast::launch::{Event, Running};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// What the members have reported so far.
+#[derive(Default)]
+pub(super) struct Heard {
+    pub(super) open: BTreeSet<u32>,
+    /// When each survivor noticed each death, by survivor and dead member.
+    pub(super) noticed: BTreeMap<(u32, u32), u64>,
+    /// By the number of dead members: when each survivor found no replica missing.
+    pub(super) complete: BTreeMap<u64, BTreeMap<u32, u64>>,
+    pub(super) rests: BTreeSet<u32>,
+    pub(super) read_back: BTreeMap<u32, (u64, Vec<String>)>,
+}
+
+impl Heard {
+    /// The first and the last of the survivors' times, in milliseconds since `at_ns`; `None` if a
+    /// time is missing.
+    fn since<'a>(
+        at_ns: u64,
+        survivors: &BTreeSet<u32>,
+        time: impl Fn(u32) -> Option<&'a u64>,
+    ) -> Option<(f64, f64)> {
+        let times: Option<Vec<f64>> = survivors
+            .iter()
+            .map(|&member| Some(time(member)?.saturating_sub(at_ns) as f64 / 1e6))
+            .collect();
+        let times = times?;
+        Some((times.iter().copied().reduce(f64::min)?, times.iter().copied().reduce(f64::max)?))
+    }
+}
+
+/// A run of the demo.
+pub(super) struct DemoRun<'a> {
+    pub(super) demo: &'a Demo,
+    pub(super) running: Running,
+    pub(super) lines: Lines,
+    pub(super) heard: Heard,
+    pub(super) control: CommandControl,
+    /// When the members began to write; `None` before and after that.
+    pub(super) began: Option<Instant>,
+}
+
+impl DemoRun<'_> {
+    /// Drives the members through the demo, and adds a report for each kill.
+    pub(super) fn run(&mut self, kills: &mut Vec<KillReport>) -> anyhow::Result<()> {
+        let members = self.demo.members;
+        let pids = self.running.pids();
+        let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        self.line(format_args!("started {members} processes: pids {list}"));
+        self.wait_for("open the store", |heard| heard.open.len() == members)?;
+        self.began = Some(Instant::now());
+        let began = Instant::now();
+        self.line(format_args!(
+            "all members write to the store; each value has {REPLICAS} replicas"
+        ));
+
+        // The lowest member dies too: no member is special, except that inside the user's own
+        // mpirun rank 0 is this command as well.
+        let lowest = u32::from(outlast::launch::rank().is_some());
+        let victims = [members as u32 / 2 + lowest, lowest];
+        let mut survivors: BTreeSet<u32> = (0..members as u32).collect();
+        for (victim, at) in victims.into_iter().zip(KILLS_AT) {
+            self.let_pass(began + at)?;
+            let (at_s, at_ns) = (self.running.elapsed().as_secs_f64(), machine_ns());
+            ensure!(
+                self.running.kill(MemberId(victim))?,
+                "member {victim} had ended before it was killed"
+            );
+            survivors.remove(&victim);
+            self.line(format_args!("kill -9 of member {victim} (pid {})", pids[victim as usize]));
+            self.wait_for("notice the death", |heard| {
+                survivors.iter().all(|&member| heard.noticed.contains_key(&(member, victim)))
+            })?;
+            let noticed = |member| self.heard.noticed.get(&(member, victim));
+            let noticed = Heard::since(at_ns, &survivors, noticed);
+            if let Some((first, all)) = noticed {
+                let count = survivors.len();
+                self.line(format_args!(
+                    "first survivor noticed after {first:.2} ms, all {count} after {all:.2} ms"
+                ));
+            }
+            let dead = kills.len() as u64 + 1;
+            self.wait_for("bring the replicas back", |heard| {
+                let said = heard.complete.get(&dead);
+                said.is_some_and(|said| survivors.iter().all(|member| said.contains_key(member)))
+            })?;
+            let back = |member| self.heard.complete.get(&dead)?.get(&member);
+            let back = Heard::since(at_ns, &survivors, back).map(|(_, all)| all);
+            if let Some(back) = back {
+                let replicas = REPLICAS.min(survivors.len());
+                self.line(format_args!(
+                    "{replicas} replicas of every value again after {back:.1} ms"
+                ));
+            }
+            kills.push(KillReport {
+                member: victim,
+                at_s,
+                first_noticed_ms: noticed.map(|(first, _)| first),
+                all_noticed_ms: noticed.map(|(_, all)| all),
+                copies_back_ms: back,
+            });
+        }
+        self.let_pass(began + WORK)?;
+        self.control.set_phase(Phase::Rest)?;
+        self.wait_for("stop writing", |heard| survivors.is_subset(&heard.rests))?;
+        self.began = None;
+        let acked = self.control.recorded_len()? / NOTE_LEN as u64;
+        self.line(format_args!("{acked} writes were acknowledged; other members read them back"));
+        self.control.set_phase(Phase::ReadBack)?;
+        self.wait_for("read back", |heard| {
+            survivors.iter().all(|member| heard.read_back.contains_key(member))
+        })?;
+        self.control.set_phase(Phase::End)
+    }
+
+    fn listen(&mut self) -> anyhow::Result<()> {
+        for (member, line) in self.lines.take(&self.running)? {
+            match line {
+                DemoLine::Open => drop(self.heard.open.insert(member)),
+                DemoLine::News(DeathNews::Noticed { dead, at_ns }) => {
+                    self.heard.noticed.insert((member, dead), at_ns);
+                }
+                DemoLine::News(DeathNews::Complete { dead, at_ns }) => {
+                    self.heard.complete.entry(dead).or_default().insert(member, at_ns);
+                }
+                DemoLine::Rests => drop(self.heard.rests.insert(member)),
+                DemoLine::ReadBack { keys, wrong } => {
+                    drop(self.heard.read_back.insert(member, (keys, wrong)))
+                }
+            }
+        }
+        for event in self.running.poll_events() {
+            if let Event::Ended(end) = event
+                && !end.is_ok()
+                && !end.is_death()
+            {
+                let stderr = self.running.output(end.member).stderr;
+                bail!(describe(&end, &String::from_utf8_lossy(&stderr)));
+            }
+        }
+        self.draw_bar();
+        Ok(())
+    }
+
+    /// Listens to the members until this moment.
+    fn let_pass(&mut self, until: Instant) -> anyhow::Result<()> {
+        while Instant::now() < until {
+            self.listen()?;
+            std::thread::sleep(
+                until.saturating_duration_since(Instant::now()).min(Duration::from_millis(20)),
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until the members' reports satisfy a condition. An error if they take too long, or if
+    /// all members have ended.
+    fn wait_for(&mut self, what: &str, is_there: impl Fn(&Heard) -> bool) -> anyhow::Result<()> {
+        loop {
+            self.listen()?;
+            if is_there(&self.heard) {
+                return Ok(());
+            }
+            ensure!(
+                self.running.elapsed() < HUNG_AFTER && self.running.running() > 0,
+                "the members did not {what} in time; does `outlast doctor` find a problem?"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Draws a progress bar, if standard error is a terminal.
+    fn draw_bar(&self) {
+        const WIDTH: usize = 40;
+        let (Some(began), true) = (self.began, std::io::stderr().is_terminal()) else { return };
+        let part = (began.elapsed().as_secs_f64() / WORK.as_secs_f64()).min(1.0);
+        let full = (part * WIDTH as f64) as usize;
+        let acked = self.control.recorded_len().unwrap_or(0) / NOTE_LEN as u64;
+        eprint!(
+            "\r[{}{}] {acked} writes acknowledged\x1b[K",
+            "#".repeat(full),
+            ".".repeat(WIDTH - full)
+        );
+    }
+
+    fn line(&self, text: impl std::fmt::Display) {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+        let elapsed = self.running.elapsed().as_secs_f64();
+        say(self.demo.json.as_deref(), format_args!("{elapsed:6.3} s  {text}"));
+    }
+}

@@ -1,0 +1,48 @@
+//! The kinds of random programs.
+
+use clap::ValueEnum;
+use outlast_check::workload::Mix;
+use serde::{Deserialize, Serialize};
+
+/// What kind of calls the members of a run make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum ProgramKind {
+    /// Calls on a single key each
+    Calls,
+    /// Puts to few keys, also of values that travel in several pieces
+    Puts,
+    /// Calls and transactions over random keys
+    Mixed,
+    /// Transfers between accounts, whose sum must not change
+    Bank,
+    /// Steals of tasks: two queues and the task's record change together
+    Steal,
+}
+
+impl std::fmt::Display for ProgramKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            ProgramKind::Calls => "calls",
+            ProgramKind::Puts => "puts",
+            ProgramKind::Mixed => "mixed",
+            ProgramKind::Bank => "bank",
+            ProgramKind::Steal => "steal",
+        })
+    }
+}
+
+impl ProgramKind {
+    pub(super) fn mix(self) -> Mix {
+        let calls =
+            Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
+        match self {
+            ProgramKind::Calls => calls,
+            ProgramKind::Puts => {
+                Mix { get: 12, put: 80, put_if: 3, delete: 2, wait: 3, ..Mix::NOTHING }
+            }
+            ProgramKind::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
+            ProgramKind::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },
+            ProgramKind::Steal => Mix { steal: 60, audit: 10, peek: 30, ..Mix::NOTHING },
+        }
+    }
+}
