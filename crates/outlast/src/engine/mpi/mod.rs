@@ -32,77 +32,35 @@
 //! program that initialized MPI itself may call it after leaving.
 
 mod core;
+mod join;
+mod link;
+mod membership;
 mod onesided;
 mod quorum;
+mod request;
+mod serve;
+mod wait;
 mod wire;
 
-use self::core::{Core, Peer, Witness};
+use self::core::{Core, Peer};
+use self::join::HAS_LEFT;
 use self::onesided::OneSided;
-use super::shm::{JobMemory, SHM_MEMBERS_MAX, Shm, available_memory};
+use self::wait::{Patience, SLEEP_MIN};
+use super::shm::Shm;
 use super::{
     Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId,
     Message, Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_compound,
     run_compound,
 };
-use crate::{JoinError, JoinOptions};
 use outlast_mpi_sys as mpi;
 pub use outlast_mpi_sys::Comm as Communicator;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::{Duration, Instant};
-
-/// How long a waiting activity tests without sleeping: what takes two round trips, one after the other, finds the second target
-/// still testing, also where members share processors. (With 50 us, three hosts on two cores: 229 us for a put instead of 36.)
-const SPIN_MAX: Duration = Duration::from_micros(200);
-
-/// A waiting activity that gives way and comes to run again only after so long shares its processor with others. One that
-/// sleeps has the better chance there: whoever wakes comes before those who are always ready to run. So for a while it
-/// sleeps between tests instead.
-const YIELD_MAX: Duration = Duration::from_micros(200);
-const CROWDED_FOR: Duration = Duration::from_millis(20);
-
-/// One that comes back at once has the processor for itself, and need not give way at each test: after so many of these in a
-/// row only at one of 2 to that power.
-const YIELD_QUICK: Duration = Duration::from_nanos(1500);
-const QUICK_YIELDS_MAX: u32 = 3;
-
-/// The shortest and the longest sleep between two tests.
-const SLEEP_MIN: Duration = Duration::from_micros(20);
-const BACKGROUND_SLEEP_MIN: Duration = Duration::from_micros(50);
-const SLEEP_MAX: Duration = Duration::from_millis(1);
-
-/// The longest part of a wait for another member, and what it counts at most towards the time limit: a caller that
-/// was itself stopped must not find its time over and blame the other.
-const PATIENCE_SLICE: Duration = Duration::from_millis(10);
-const PATIENCE_SLICE_MAX: Duration = Duration::from_millis(100);
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// How long a leaving member waits for the farewells of the others: one of them may be stopped.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
-
-/// Which member this process has become: it can be only one.
-static JOINED: Mutex<Option<MemberId>> = Mutex::new(None);
-
-/// Whether this member has left; read when the process exits.
-static HAS_LEFT: AtomicI32 = AtomicI32::new(0);
-
-/// What is left of the time limit of one call.
-struct Patience {
-    left: Duration,
-}
-
-impl Patience {
-    /// Waits until the bell has rung or a slice of the time is over; `false` once all of it is.
-    fn park(&mut self, mpi: &Mpi, seen: Bell) -> bool {
-        if self.left.is_zero() {
-            return false;
-        }
-        let before = mpi.now();
-        mpi.park(seen, before.after(self.left.min(PATIENCE_SLICE)));
-        self.left = self.left.saturating_sub(mpi.now().since(before).min(PATIENCE_SLICE_MAX));
-        true
-    }
-}
 
 /// A member on the mpi engine.
 pub struct Mpi {
@@ -138,225 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn mpi_error(error: mpi::Error) -> JoinError {
-    JoinError::Mpi { reason: error.to_string() }
-}
-
-/// How many ranks, at most, count as neighbours, from the variable OUTLAST_MPI_PATH: all that a node has, unless tests want
-/// several nodes on one host. `messages` is for none, so that everybody is reached by messages, and so is `rma`, see `onesided.rs`.
-fn group_len() -> std::result::Result<Option<usize>, JoinError> {
-    let text = std::env::var("OUTLAST_MPI_PATH").unwrap_or_default();
-    match (text.as_str(), text.strip_prefix("groups:").and_then(|len| len.parse().ok())) {
-        ("" | "nodes", _) => Ok(None),
-        ("messages" | "rma", _) => Ok(Some(1)),
-        (_, Some(len)) if len > 0 => Ok(Some(len)),
-        _ => Err(JoinError::Mpi {
-            reason: format!(
-                "OUTLAST_MPI_PATH is `{text}`; it may be nodes (the default), messages, groups:N, or rma (an experiment)"
-            ),
-        }),
-    }
-}
-
-/// Whether the kernel is to be asked about members of other nodes that run under it, from the variable OUTLAST_MPI_WITNESS.
-/// Tests that cut the links between hosts made of one machine leave it to the majority, as between real ones.
-fn asks_kernel() -> std::result::Result<bool, JoinError> {
-    let text = std::env::var("OUTLAST_MPI_WITNESS").unwrap_or_default();
-    match text.as_str() {
-        "" | "kernel" => Ok(true),
-        "votes" => Ok(false),
-        _ => Err(JoinError::Mpi {
-            reason: format!(
-                "OUTLAST_MPI_WITNESS is `{text}`; it may be kernel (the default) or votes"
-            ),
-        }),
-    }
-}
-
-/// What members tell each other when they join.
-struct Introduction {
-    node: [u64; 2],
-    kernel: [u64; 2],
-    pid: u32,
-    descriptor: i32,
-}
-
-impl Introduction {
-    /// What the kernel can say of this member.
-    fn witness(&self, rank: usize) -> std::result::Result<Witness, JoinError> {
-        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(Witness::Ended) };
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Witness::Process(pidfd)),
-            Err(rustix::io::Errno::SRCH) => Ok(Witness::Ended),
-            Err(error) => Err(JoinError::Mpi {
-                reason: format!(
-                    "cannot watch the process of rank {rank}: {error}; is `ulimit -n` above the number of ranks?"
-                ),
-            }),
-        }
-    }
-}
-
-/// Polls for something that all members take part in: one that never joins must not hold the others for ever.
-fn poll_for_all<T>(
-    until: Instant,
-    limit: Duration,
-    mut poll: impl FnMut() -> mpi::Result<Option<T>>,
-) -> std::result::Result<T, JoinError> {
-    loop {
-        if let Some(found) = poll().map_err(mpi_error)? {
-            return Ok(found);
-        }
-        if Instant::now() >= until {
-            return Err(JoinError::Mpi {
-                reason: format!(
-                    "not all ranks have joined within {limit:?}; does every rank call outlast::join(), and do all live?"
-                ),
-            });
-        }
-        std::thread::sleep(SLEEP_MIN);
-    }
-}
-
 impl Mpi {
-    pub(crate) fn attach(options: &JoinOptions) -> std::result::Result<Mpi, JoinError> {
-        let until = Instant::now() + options.time_limit;
-        let pid = std::process::id();
-        let (group_len, asks_kernel) = (group_len()?, asks_kernel()?);
-        // Held until this process is a member: a second join would wait for the others to join twice.
-        let mut joined = lock(&JOINED);
-        if let Some(member) = *joined {
-            return Err(JoinError::AlreadyJoined { member, pid });
-        }
-        initialize(options)?;
-        let mut duplicate =
-            mpi::Duplicate::begin(options.communicator.unwrap_or_else(mpi::Comm::world))
-                .map_err(mpi_error)?;
-        let comm = poll_for_all(until, options.time_limit, || duplicate.poll())?;
-        let (rank, members) = comm.rank_and_size().map_err(mpi_error)?;
-        let me = MemberId(rank as u32);
-        let number =
-            |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        let spares = number(crate::launch::SPARES_VARIABLE).unwrap_or(0) as usize;
-        if members > SHM_MEMBERS_MAX || spares >= members {
-            return Err(JoinError::Invalid {
-                reason: format!(
-                    "a job of {members} ranks, {spares} of them spares; 1 to {SHM_MEMBERS_MAX} are supported, and one must not be a spare"
-                ),
-            });
-        }
-        // Which memory of a node becomes the node's is known when all have told: everyone makes one, of which nothing is
-        // backed but the tables.
-        let wanted =
-            options.segment_limit.or_else(|| number(crate::launch::SEGMENT_LIMIT_VARIABLE));
-        let limit =
-            wanted.unwrap_or_else(|| available_memory() / 2).min((1 << 45) / members as u64);
-        let own = JobMemory::create(members - spares, spares, Some(limit))?;
-        let node = node_identity(group_len.map(|len| rank / len));
-        let kernel = hash(&kernel_identity());
-        let words =
-            [node[0], node[1], kernel[0], kernel[1], u64::from(pid), own.descriptor() as u64];
-        let mut gather = mpi::Gather::begin(comm, members, words).map_err(mpi_error)?;
-        let all: Vec<Introduction> = poll_for_all(until, options.time_limit, || gather.poll())?
-            .into_iter()
-            .map(|[a, b, c, d, pid, file]| Introduction {
-                node: [a, b],
-                kernel: [c, d],
-                pid: pid as u32,
-                descriptor: file as i32,
-            })
-            .collect();
-        let is_neighbour: Vec<bool> = all.iter().map(|other| other.node == node).collect();
-        let first = is_neighbour.iter().position(|&is| is).unwrap_or(rank);
-        let memory = if first == rank {
-            own
-        } else {
-            drop(own);
-            JobMemory::fetch(all[first].pid, all[first].descriptor).map_err(|error| JoinError::Mpi {
-                reason: format!("{error}; where ranks of one host may not see each other's memory, set OUTLAST_MPI_PATH=messages"),
-            })?
-        };
-        let neighbours = is_neighbour.iter().filter(|&&is| is).count();
-        let mut witnesses = Vec::with_capacity(members);
-        for (rank, one) in all.iter().enumerate() {
-            let is_watched = asks_kernel && one.kernel == kernel && !is_neighbour[rank];
-            witnesses.push(if is_watched { one.witness(rank)? } else { Witness::None });
-        }
-        let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
-        let domain = domain.unwrap_or_else(host_name);
-        // Without a word the members of a node share what it has.
-        let own_limit = wanted.unwrap_or_else(|| limit / neighbours as u64);
-        let place = JoinOptions {
-            domain: Some(domain.clone()),
-            segment_limit: Some(own_limit),
-            ..options.clone()
-        };
-        let node = Shm::take_place(memory, me, neighbours, &place)?;
-        let report = std::env::var_os(crate::launch::REPORT_VARIABLE);
-        let report = report.and_then(|path| std::ffi::CString::new(path.into_encoded_bytes()).ok());
-        // To the launcher a process is its rank in the world, whichever communicator the program has passed.
-        let (world_rank, _) = mpi::Comm::world().rank_and_size().map_err(mpi_error)?;
-        mpi::die_on_exit(&HAS_LEFT, world_rank, report.as_deref()).map_err(mpi_error)?;
-        let myself = Peer { pid: pid as i32, kernel: kernel_identity(), domain };
-        let node_of =
-            all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
-        let node_of: Vec<usize> = node_of.collect();
-        let core = (neighbours < members)
-            .then(|| Core::new(comm, &node, node_of, witnesses, myself.clone()));
-        let onesided = match core.is_some() && onesided::is_wanted() {
-            true => Some(OneSided::open(comm, &node, until, options.time_limit)?),
-            false => None,
-        };
-        *joined = Some(me);
-        Ok(Mpi {
-            node,
-            is_neighbour,
-            lease: core.as_ref().and_then(Core::lease),
-            core: core.map(Mutex::new),
-            onesided,
-            waiting: AtomicUsize::new(0),
-            mover: Mutex::new(()),
-            crowded_until: AtomicU64::new(0),
-            quick_yields: AtomicU32::new(0),
-            moved_at: AtomicU64::new(0),
-            myself,
-            comm,
-        })
-    }
-
-    pub(crate) fn start_background(
-        &self,
-        body: Box<dyn FnOnce() + Send>,
-    ) -> std::result::Result<(), JoinError> {
-        // By default the kernel ends a sleep up to 50 us late, which is more than most of those between two tests.
-        let body = move || {
-            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-            body();
-        };
-        self.node.start_background(Box::new(body))
-    }
-
-    pub(crate) fn wait_for_all(&self) -> std::result::Result<(), JoinError> {
-        let limit = self.node.time_limit();
-        let until = self.now().after(limit);
-        loop {
-            let bell = self.bell();
-            let has_joined = |member: MemberId| match self.elsewhere(member) {
-                None => self.node.has_joined(member),
-                Some(core) => lock(core).peer(member).is_some(),
-            };
-            let Some(member) = self.view().living().find(|&member| !has_joined(member)) else {
-                return Ok(());
-            };
-            if self.now() >= until {
-                // Not a member that others could rely on: it leaves, so that nobody waits for it.
-                let _ = self.leave();
-                return Err(JoinError::Timeout { member, limit });
-            }
-            self.park(bell, until);
-        }
-    }
-
     /// A communicator of the members that live, for the program: all of them call this, and wait for each other within
     /// the time limit. It works after leaving, too. If one of them never calls, a thread of this process stays in MPI.
     pub(crate) fn shrink(&self) -> Result<mpi::Comm> {
@@ -403,49 +143,10 @@ impl Mpi {
         }
     }
 
-    /// Waits for a lease, and ends this process if none comes within the time limit: the others may have gone on without it.
-    fn await_lease(&self, lease: &AtomicU64) -> Result<()> {
-        let limit = self.node.time_limit();
-        let mut patience = Patience { left: limit };
-        loop {
-            let bell = self.bell();
-            if self.now().0 < lease.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            if self.has_ended() {
-                return Err(Error::Ended);
-            }
-            if !patience.park(self, bell) {
-                Shm::end_with(&format!(
-                    "outlast: {} has not reached a majority of the job for {limit:?}; ending this process, since the others \
-                     may go on without it\n",
-                    self.me()
-                ));
-            }
-        }
-    }
-
     /// Whether a member's segment is reached by this process's own instructions.
     #[inline]
     fn is_at_hand(&self, member: MemberId) -> bool {
         self.elsewhere(member).is_none() && self.onesided.is_none()
-    }
-
-    /// Moves data if no other activity is doing so already; whether anything happened.
-    fn progress(&self) -> bool {
-        let Some(core) = &self.core else { return false };
-        let mut core = match core.try_lock() {
-            Ok(core) => core,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        let mut has_moved = core.progress(&self.node);
-        drop(core);
-        has_moved |= self.onesided.as_ref().is_some_and(|onesided| onesided.progress(&self.node));
-        if has_moved {
-            self.moved_at.store(self.now().0, Ordering::Relaxed);
-        }
-        has_moved
     }
 
     /// Locks the way to a member of another node that lives.
@@ -527,76 +228,6 @@ impl Mpi {
             // No such process: it has ended already, and the notice is on its way.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(Error::System { what: "sending a signal", error: error.to_string() }),
-        }
-    }
-
-    /// Lets others have the processor, and notes whether any of them wanted it.
-    fn give_way(&self) {
-        let before = self.now();
-        std::thread::yield_now();
-        let after = self.now();
-        let taken = after.since(before);
-        if taken > YIELD_MAX {
-            self.crowded_until.store(after.after(CROWDED_FOR).0, Ordering::Relaxed);
-        }
-        // Several activities may come here: any of the counts will do.
-        let quick = self.quick_yields.load(Ordering::Relaxed);
-        let quick = if taken < YIELD_QUICK { (quick + 1).min(QUICK_YIELDS_MAX) } else { 0 };
-        self.quick_yields.store(quick, Ordering::Relaxed);
-    }
-
-    /// The loop of both kinds of parking, where there are other nodes. One activity of a member moves its data, and the
-    /// others sleep meanwhile: where ranks outnumber cores, each one more that tests takes the time of one that would answer.
-    fn park_moving(&self, seen: Bell, until: Time, is_background: bool) {
-        let mut role: Option<MutexGuard<'_, ()>> = None;
-        let mut tests = 0u32;
-        while !self.has_ended() && !self.node.has_rung(seen, is_background) {
-            let now = self.now();
-            if now >= until {
-                break;
-            }
-            // While an activity of the program waits, the background rests.
-            let is_relieved = is_background && self.waiting.load(Ordering::SeqCst) > 0;
-            if role.is_none() && !is_relieved {
-                role = match self.mover.try_lock() {
-                    Ok(guard) => Some(guard),
-                    Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                    Err(TryLockError::WouldBlock) => None,
-                };
-            }
-            if role.is_none() {
-                self.node.sleep(seen, until.min(now.after(SLEEP_MAX)), is_background);
-                continue;
-            }
-            if self.progress() {
-                continue;
-            }
-            let idle = now.since(Time(self.moved_at.load(Ordering::Relaxed)));
-            let is_crowded = now.0 < self.crowded_until.load(Ordering::Relaxed);
-            if !is_background && idle < SPIN_MAX && !is_crowded {
-                tests += 1;
-                if tests.is_multiple_of(1 << self.quick_yields.load(Ordering::Relaxed)) {
-                    self.give_way();
-                }
-            } else {
-                // In proportion, so that what comes after a pause waits for a fraction of the pause.
-                let longest = if self.onesided.is_some() { onesided::SLEEP_MAX } else { SLEEP_MAX };
-                let shortest = if is_background { BACKGROUND_SLEEP_MIN } else { SLEEP_MIN };
-                let sleep = (idle / 8).clamp(shortest, longest);
-                // One that has just asked for something must not wait for the end of this sleep; nor one that wanted to move
-                // the data meanwhile, and has gone to sleep.
-                role = None;
-                if is_background && self.waiting.load(Ordering::SeqCst) > 0 {
-                    self.node.ring_for_calls();
-                }
-                self.node.sleep(seen, until.min(now.after(sleep)), is_background);
-            }
-        }
-        // Whoever sleeps in its place is to move the data now.
-        if role.take().is_some()
-            && self.waiting.load(Ordering::Relaxed) > usize::from(!is_background)
-        {
-            self.node.ring_for_calls();
         }
     }
 }
@@ -936,53 +567,4 @@ impl Engine for Mpi {
             Some(_) => self.signal(member, signal),
         }
     }
-}
-
-/// Initializes MPI, unless the program has, and sees to it that it is what this engine needs.
-fn initialize(options: &JoinOptions) -> std::result::Result<(), JoinError> {
-    let refuse = |reason: &str| Err(JoinError::Mpi { reason: reason.into() });
-    let initialized = mpi::init().map_err(mpi_error)?;
-    if !initialized.thread_multiple {
-        return refuse(
-            "the program initialized MPI without MPI_THREAD_MULTIPLE; ask for it in MPI_Init_thread, or let outlast initialize MPI",
-        );
-    }
-    if !mpi::has_ulfm().map_err(mpi_error)? {
-        return refuse("ULFM is not in force; start the job with `mpirun --with-ft ulfm`");
-    }
-    if initialized.is_ours || options.set_errhandlers {
-        mpi::set_errhandlers().map_err(mpi_error)
-    } else if mpi::world_is_fatal().map_err(mpi_error)? {
-        refuse(
-            "an error on MPI_COMM_WORLD, such as the death of a rank, would end this process; write MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN) before joining, or join with JoinOptions::set_errhandlers",
-        )
-    } else {
-        Ok(())
-    }
-}
-
-/// What the members of one node, and no others, have in common.
-fn node_identity(group: Option<usize>) -> [u64; 2] {
-    hash(&format!("{} {} {group:?}", host_name(), kernel_identity()))
-}
-
-/// FNV-1a, twice: members may be of different programs and compilers, so it is written out.
-fn hash(text: &str) -> [u64; 2] {
-    [0xcbf2_9ce4_8422_2325_u64, 0x8422_2325_cbf2_9ce4].map(|start| {
-        text.bytes()
-            .fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-    })
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Members under the same kernel have the same process numbers, and can signal each other. Whether they are of one node is
-/// a matter of the host's name, too: tests make several hosts of one machine.
-fn kernel_identity() -> String {
-    let pids = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    // Where it is hidden all kernels would seem to be the same one; the host's name may not come from there, too.
-    format!("{} {}", if boot.is_empty() { host_name() } else { boot.trim().into() }, pids.display())
 }

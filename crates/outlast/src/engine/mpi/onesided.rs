@@ -44,7 +44,8 @@
 //! failure in the middle of calls, and may leave others stuck, who die the same way one bound later, down to the
 //! last member. A target that is merely stopped for so long ends those who swap on it, too.
 
-use super::{lock, mpi_error, poll_for_all};
+use super::join::{mpi_error, poll_for_all};
+use super::lock;
 use crate::JoinError;
 use crate::engine::shm::Shm;
 use crate::engine::{

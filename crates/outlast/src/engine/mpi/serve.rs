@@ -1,0 +1,243 @@
+//! What remote members ask of this member, and what they send to it.
+
+use super::core::{Core, Peer};
+use super::link::{Outgoing, PUT_WINDOW, piece_of};
+use super::wire::{self, Ending, Header, Kind};
+use crate::engine::shm::Shm;
+use crate::engine::{
+    Done, Engine, Epoch, Error, MemberId, Message, Operation, Port, Result, Time, run_compound,
+};
+
+impl Core {
+    /// Does what a frame asks for. Others of this node reach the same memory, and may know of its sender's death before this is
+    /// over: so that they can wait for it, it is said before the look at the view.
+    pub(super) fn handle(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
+        node.set_served(Some(from));
+        self.handle_for(node, from, frame);
+        node.set_served(None);
+    }
+
+    pub(super) fn handle_for(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
+        let Some((header, deaths, payload)) = wire::decode(frame) else {
+            debug_assert!(false, "{from} sent a frame that is none");
+            return;
+        };
+        // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
+        // leaves is answered, also when others were faster to tell. A neighbour may have told of the death since this part looked.
+        self.notice(node);
+        let is_dead = self.dead.contains(from);
+        if is_dead && header.kind != Kind::Leave {
+            return;
+        }
+        node.step();
+        if let Some(deaths) = deaths.filter(|_| !is_dead) {
+            self.learn(node, &deaths);
+        }
+        // A member that leaves serves nobody any more.
+        if node.has_ended() && !matches!(header.kind, Kind::Leave | Kind::Farewell) {
+            return;
+        }
+        let port = Port::from_index(header.detail.into());
+        match (header.kind, port) {
+            (Kind::Hello, _) => {
+                let text = String::from_utf8_lossy(payload);
+                let (kernel, domain) = text.split_once('\n').unwrap_or((&text, ""));
+                self.links[from.index()].peer = Some(Peer {
+                    pid: header.words[0] as i32,
+                    kernel: kernel.into(),
+                    domain: domain.into(),
+                });
+                node.ring_own();
+            }
+            (
+                Kind::Put
+                | Kind::Get
+                | Kind::Load
+                | Kind::CompareAndSwap
+                | Kind::FetchAdd
+                | Kind::SegmentLen
+                | Kind::Series,
+                _,
+            ) => {
+                self.serve(node, from, header, payload);
+                if header.kind == Kind::Put {
+                    self.report_taken(node, from, payload.len());
+                }
+            }
+            (Kind::Taken, _) => {
+                let link = &mut self.links[from.index()];
+                link.put_bytes = link.put_bytes.saturating_sub(header.words[0]);
+            }
+            (Kind::Reply, _) => self.complete(node, from, header, payload),
+            (Kind::Message, Some(port)) => self.take_message(node, from, port, header, payload),
+            (Kind::Credit, Some(port)) => {
+                self.links[from.index()].credit[port as usize] += header.words[0];
+                self.has_answers = true;
+            }
+            (Kind::Ring, _) => node.ring_own(),
+            // That the sender is dead and has left stood in the frame's sets.
+            (Kind::Leave, _) => {
+                self.enqueue_small(node, from, Header::new(Kind::Farewell, 0, 0, [0; 3]))
+            }
+            (Kind::Farewell, _) => {
+                self.has_answers = true;
+                if let Some(farewells) = &mut self.farewells {
+                    *farewells = farewells.iter().filter(|&other| other != from).collect();
+                }
+            }
+            // The dead stood in the frame's sets.
+            (Kind::News, _) => {}
+            (Kind::Fence, _) => {
+                let victim = MemberId(header.words[0] as u32);
+                if victim.index() < self.node_of.len() {
+                    // Of oneself it does not return. One that is gone already needs no signal.
+                    let _ = match victim == node.me() {
+                        true => node.fence(victim, Time(0)),
+                        false => node.signal(victim, rustix::process::Signal::KILL),
+                    };
+                }
+            }
+            (Kind::Ask, _) => {
+                self.enqueue_small(node, from, Header::new(Kind::Answer, 0, 0, header.words));
+            }
+            (Kind::Answer, _) => {
+                self.links[from.index()].is_asked = false;
+                if let Some(quorum) = &mut self.quorum {
+                    quorum.answer(from, Time(header.words[0]), header.words[1]);
+                }
+            }
+            (Kind::Accuse, _) => {
+                if let Some(quorum) = &mut self.quorum {
+                    quorum.accuse(from, &wire::decode_set(payload));
+                }
+            }
+            (Kind::Message | Kind::Credit, None) => {
+                debug_assert!(false, "{from} named an unknown port")
+            }
+        }
+    }
+
+    /// Does what another member asks for, in this member's own segment, by the same instructions as its neighbours: a
+    /// word has one way of being changed.
+    ///
+    /// The view may change between the check and the operation, as for a neighbour. The answer then carries the new
+    /// view, since it is looked at after the operation, and the caller finds its epoch raised.
+    pub(super) fn serve(&mut self, node: &Shm, from: MemberId, header: Header, payload: &[u8]) {
+        let ([offset, len, piece], me) = (header.words, node.me());
+        let is_range = matches!(header.kind, Kind::Put | Kind::Get);
+        // The later pieces belong to a request that was let in with its first piece: refusing one of them would
+        // leave a put half done and called "stale, changed nothing".
+        let is_first = !is_range || piece == 0;
+        let at = if is_first { Epoch(header.epoch) } else { Epoch::ANY };
+        let link = &mut self.links[from.index()];
+        if header.kind == Kind::Put {
+            if is_first {
+                link.accepted = Some(header.id);
+            }
+            // The pieces after a refused first one get no answer of their own.
+            if link.accepted != Some(header.id) {
+                return;
+            }
+        }
+        // The whole range, before its first piece is touched.
+        let whole = Operation::Get { offset, len: usize::try_from(len).unwrap_or(usize::MAX) };
+        let may = match (is_range, node.segment_len(me)) {
+            (true, Ok(segment_len)) => whole.check(me, segment_len),
+            (_, other) => other.map(drop),
+        };
+        // Of a series: how many of its parts.
+        let mut done = 0;
+        let result: Result<(u64, Vec<u8>)> = may.and_then(|()| match header.kind {
+            Kind::Put => {
+                let end = piece.saturating_add(payload.len() as u64);
+                if end > len {
+                    debug_assert!(false, "{from} sent more than it had announced");
+                    return Err(Error::Ended);
+                }
+                node.put(at, me, offset + piece, payload).map(|()| (0, Vec::new()))
+            }
+            Kind::Get => {
+                let mut data = vec![0; piece_of(len, piece)];
+                // Beyond the end there is nothing to read, and nothing is asked for.
+                let at_offset = offset + piece.min(len);
+                node.get(at, me, at_offset, &mut data).map(|()| (0, data))
+            }
+            Kind::Load => node.load(at, me, offset).map(|word| (word, Vec::new())),
+            Kind::CompareAndSwap => {
+                node.compare_and_swap(at, me, offset, len, piece).map(|word| (word, Vec::new()))
+            }
+            Kind::FetchAdd => node.fetch_add(at, me, offset, piece).map(|word| (word, Vec::new())),
+            Kind::Series => {
+                let Some(parts) = wire::decode_parts(payload) else {
+                    debug_assert!(false, "{from} sent a series that is none");
+                    return Err(Error::Ended);
+                };
+                match run_compound(node, at, me, &parts)? {
+                    Done::Series { done: count, word } => {
+                        done = count as u64;
+                        Ok((word, Vec::new()))
+                    }
+                    other => unreachable!("a series completed as {other:?}"),
+                }
+            }
+            _ => node.segment_len(me).map(|word| (word, Vec::new())),
+        });
+        let is_last = header.kind != Kind::Put || piece.saturating_add(payload.len() as u64) == len;
+        let (ending, word, data) = match result {
+            Ok((word, data)) => (Ending::Done, word, data),
+            Err(Error::Stale { .. }) => (Ending::Stale, 0, Vec::new()),
+            Err(Error::OutOfRange { segment_len, .. }) => {
+                (Ending::OutOfRange, segment_len, Vec::new())
+            }
+            // This member has ended, or the request is none.
+            Err(_) => return,
+        };
+        if header.kind == Kind::Put && (is_last || ending != Ending::Done) {
+            link.accepted = None;
+        }
+        if is_last || ending != Ending::Done {
+            let words = if header.kind == Kind::Get { [word, len, piece] } else { [word, 0, done] };
+            let header = Header::new(Kind::Reply, header.id, 0, words).detail(ending as u8);
+            node.step();
+            let answer = Outgoing::Small { header, payload: data };
+            // Looked at after the operation: who has a lease now had its memory counted with until now.
+            match self.has_lease(node.now()) {
+                true => self.enqueue(node, from, answer),
+                false => self.held.push_back((from, answer)),
+            }
+        }
+    }
+
+    /// Notes that a piece of a put was taken, whatever became of it, and says so in large portions.
+    pub(super) fn report_taken(&mut self, node: &Shm, from: MemberId, len: usize) {
+        let taken = &mut self.links[from.index()].put_taken;
+        *taken += len as u64;
+        if *taken >= PUT_WINDOW / 4 {
+            let taken = std::mem::take(taken);
+            self.enqueue_small(node, from, Header::new(Kind::Taken, 0, 0, [taken, 0, 0]));
+        }
+    }
+
+    pub(super) fn take_message(
+        &mut self,
+        node: &Shm,
+        from: MemberId,
+        port: Port,
+        header: Header,
+        payload: &[u8],
+    ) {
+        let partial = &mut self.links[from.index()].partial[port as usize];
+        let [_, len, piece] = header.words;
+        debug_assert_eq!(partial.len() as u64, piece, "the pieces of a message arrive in order");
+        partial.extend(payload);
+        if partial.len() as u64 >= len {
+            let bytes = std::mem::take(partial);
+            self.inbox[port as usize].push_back(Message {
+                from,
+                epoch: Epoch(header.epoch),
+                bytes,
+            });
+            node.ring_for_own_message(port);
+        }
+    }
+}
