@@ -1,7 +1,7 @@
 //! Joining a job: the communicator, the nodes, what the members tell each other, the environment.
 
 use super::core::{Core, Peer};
-use super::membership::Witness;
+use super::detector::ProcessProbe;
 use super::onesided::{self, OneSided};
 use super::wait::SLEEP_MIN;
 use super::{Mpi, lock};
@@ -31,11 +31,11 @@ struct Introduction {
 
 impl Introduction {
     /// What the kernel can say of this member.
-    fn witness(&self, rank: usize) -> std::result::Result<Witness, JoinError> {
-        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(Witness::Ended) };
+    fn probe(&self, rank: usize) -> std::result::Result<ProcessProbe, JoinError> {
+        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(ProcessProbe::Ended) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Witness::Process(pidfd)),
-            Err(rustix::io::Errno::SRCH) => Ok(Witness::Ended),
+            Ok(pidfd) => Ok(ProcessProbe::Process(pidfd)),
+            Err(rustix::io::Errno::SRCH) => Ok(ProcessProbe::Ended),
             Err(error) => Err(JoinError::Mpi {
                 reason: format!(
                     "cannot watch the process of rank {rank}: {error}; is `ulimit -n` above the number of ranks?"
@@ -103,10 +103,10 @@ impl Mpi {
             })?
         };
         let neighbours = is_neighbour.iter().filter(|&&is| is).count();
-        let mut witnesses = Vec::with_capacity(members);
+        let mut probes = Vec::with_capacity(members);
         for (rank, one) in all.iter().enumerate() {
             let is_watched = asks_kernel && one.kernel == kernel && !is_neighbour[rank];
-            witnesses.push(if is_watched { one.witness(rank)? } else { Witness::None });
+            probes.push(if is_watched { one.probe(rank)? } else { ProcessProbe::Unavailable });
         }
         let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
         let domain = domain.unwrap_or_else(host_name);
@@ -127,8 +127,8 @@ impl Mpi {
         let node_of =
             all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
         let node_of: Vec<usize> = node_of.collect();
-        let core = (neighbours < members)
-            .then(|| Core::new(comm, &node, node_of, witnesses, myself.clone()));
+        let core =
+            (neighbours < members).then(|| Core::new(comm, &node, node_of, probes, myself.clone()));
         let onesided = match core.is_some() && onesided::is_wanted() {
             true => Some(OneSided::open(comm, &node, until, options.time_limit)?),
             false => None,

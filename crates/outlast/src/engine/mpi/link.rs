@@ -98,8 +98,8 @@ impl Core {
                 }
                 Err(_) => {
                     // The frame stays in front: it goes with the link if the member turns out to be dead.
-                    self.has_trouble = true;
-                    if self.dead.contains(MemberId(index as u32)) {
+                    self.detector.has_trouble = true;
+                    if self.membership.is_dead(MemberId(index as u32)) {
                         self.links[index].queue.clear();
                     }
                     break;
@@ -177,7 +177,7 @@ impl Core {
                 }
             };
             return Some((
-                wire::encode(header, deaths.as_ref(), payload, self.node_of.len()),
+                wire::encode(header, deaths.as_ref(), payload, self.membership.members()),
                 taught,
             ));
         }

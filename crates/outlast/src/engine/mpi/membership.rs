@@ -1,318 +1,488 @@
-//! Who has failed, and what follows from it: suspicion, quarantine, lease, death; and leaving.
+//! The state of every member as this member sees it: alive, suspected, quarantined, dead.
+//!
+//! [`Membership`] is a state machine without side effects. [`Membership::apply`] takes an [`Event`],
+//! changes the states and returns the [`Action`]s that follow from it. [`drive`] has the actions
+//! performed (by `detector.rs`), applies the events that they cause, and ends when no action is
+//! left. Every change of a state goes through it, on every path: the periodic review, a frame that
+//! reports deaths, an operation that finds the epoch raised.
+//!
+//! # States
+//! A member only moves down this table, and may skip rows. Local members, that is those of this
+//! member's own node, are never suspected or quarantined: the kernel reports their deaths, and the
+//! shm engine enters them into the death log.
+//!
+//! | state | entered when | meaning |
+//! |---|---|---|
+//! | alive | the job is joined | |
+//! | suspected | MPI calls the member failed, the kernel says that its process has ended, its node is silent, or it is to be evicted after a partial partition | a hint without consequences. A member whose process the kernel knows to live stays here |
+//! | quarantined | this node has set the member's bit in the node's memory | no member of this node sends it anything, for ever; the eviction wait runs |
+//! | dead | the member is in the death log of this node | its requests are dropped, requests to it fail, its link is cleared |
+//!
+//! # From suspicion to death
+//! Declaring a member dead enters it into the death log of this node. This happens in two cases:
+//!
+//! - A frame reports the death. The first reporter was a local member of the dead member, whose
+//!   node had raised its epoch by then, or a node to which the second case applied.
+//! - The member is suspected or quarantined, its death is *confirmed*, and every other member of its
+//!   node is confirmed or dead too. The kernel confirms that a process has ended, if the process
+//!   runs under the kernel of this member (a pidfd, opened at joining, tells). Otherwise a majority
+//!   of the job confirms the death (`quorum.rs`), after a wait in which a member that was merely cut
+//!   off has ceased to serve. Where all members run under the same kernel, no majority is asked and
+//!   no member needs a lease.
+//!
+//! Why the whole node: local members of the failed member still map its memory. Until their view
+//! has the death they may read values there that the rest of the job has replaced. If a member is
+//! confirmed while other members of its node are reachable, these are asked to kill it
+//! ([`Action::Fence`]): they then report a death that the kernel has confirmed to them.
+//!
+//! # What happens on a death
+//! [`Event::Logged`] turns new entries of the death log into these actions:
+//!
+//! 1. [`Action::Disconnect`] for each dead member.
+//! 2. [`Action::RenewLease`], since the voting base may have changed.
+//! 3. [`Action::AnnounceDeaths`] to all remote members, if a local member is among the dead. Each
+//!    local member announces it. If a member dies before it has done so, another local member
+//!    does it, or no local member is left and the second case above applies to the node.
+//! 4. [`Action::CheckSuspects`], since the last reachable member of a suspect's node may be among
+//!    the dead. The check may declare further deaths, and so on.
+//!
+//! A member that dies in the midst of these actions loses nothing: the log is in the memory of its
+//! node, and each local member acts on it by itself.
 
-use super::core::Core;
-use super::link::Outgoing;
-use super::quorum::ASK_PERIOD;
-use super::wire::{self, Deaths, Header, Kind};
-use crate::engine::shm::Shm;
-use crate::engine::{Engine, Error, MemberId, MemberSet, Time};
-use outlast_mpi_sys::Request;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use super::wire::Deaths;
+use crate::engine::{MemberId, MemberSet};
+use std::collections::VecDeque;
 
-/// How often the failed are asked for when no error gave a reason to.
-pub(super) const DETECT_PERIOD: Duration = Duration::from_millis(10);
-
-/// How often the kernel is asked who has ended, whatever MPI says.
-pub(super) const WATCH_PERIOD: Duration = Duration::from_secs(1);
-
-/// A node that answers nothing for this part of the time limit is taken for cut off: calls that wait for it can still go on
-/// within their time.
-const SILENCE_PART: u32 = 3;
-const SILENCE_MIN: Duration = Duration::from_secs(2);
-
-/// What the time between two looks counts at most.
-pub(super) const LOOK_MAX: Duration = Duration::from_millis(100);
-
-/// What the kernel can say of a member of another node.
-pub(super) enum Witness {
-    /// Nothing: it runs under another kernel.
-    None,
-    /// Whether this process has ended.
-    Process(OwnedFd),
-    /// Its process had ended when it was looked for.
-    Ended,
+/// The state of a member; see the module's table. A later state is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    Alive,
+    Suspected,
+    Quarantined,
+    Dead,
 }
 
-impl Witness {
-    /// Whether the kernel says that the process has ended.
-    fn has_ended(&self) -> bool {
-        match self {
-            Witness::None => false,
-            Witness::Ended => true,
-            Witness::Process(pidfd) => {
-                let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-                matches!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)), Ok(1))
+/// What this member has found out.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    /// These remote members may have failed.
+    Suspected(MemberSet),
+    /// The period of the detector is over.
+    ReviewDue,
+    /// This node has quarantined these remote members.
+    Quarantined(MemberSet),
+    /// Of the suspected and quarantined members exactly these have a confirmed death.
+    Confirmed(MemberSet),
+    /// A frame reports these deaths.
+    Reported(Deaths),
+    /// The death log of this node was read: it has this epoch and these members.
+    Logged { epoch: u64, dead: MemberSet },
+}
+
+/// What has to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Set the quarantine bits of suspected members, and read the bits that other local members
+    /// have set. Causes [`Event::Quarantined`].
+    Quarantine,
+    /// Read the death log of this node, if its epoch is not the one seen last. Causes
+    /// [`Event::Logged`].
+    ReadLog,
+    /// Find out which suspected and quarantined members have a confirmed death. Causes
+    /// [`Event::Confirmed`].
+    CheckSuspects,
+    /// Ask the reachable members of this member's node to kill it.
+    Fence(MemberId),
+    /// Enter these deaths into the log of this node, which raises its epoch.
+    DeclareDead(Deaths),
+    /// Clear the link to this member and fail the requests that wait for it.
+    Disconnect(MemberId),
+    /// Find out until when this member has a lease, by the log as it is now.
+    RenewLease,
+    /// Send the dead of this node to all living remote members.
+    AnnounceDeaths,
+}
+
+/// The states of all members.
+pub(super) struct Membership {
+    me: MemberId,
+    /// By member: the number of its node, which is the lowest member of the node.
+    node_of: Vec<usize>,
+    /// The members whose process the kernel can be asked about.
+    probed: MemberSet,
+    states: Vec<State>,
+    /// The epoch of this node's death log up to which `states` has its deaths.
+    seen_epoch: u64,
+    /// The members whose nodes were asked to kill them.
+    fenced: MemberSet,
+}
+
+impl Membership {
+    /// All members are alive. `node_of` has the number of each member's node.
+    pub(super) fn new(me: MemberId, node_of: Vec<usize>, probed: MemberSet) -> Membership {
+        Membership {
+            me,
+            states: vec![State::Alive; node_of.len()],
+            node_of,
+            probed,
+            seen_epoch: 0,
+            fenced: MemberSet::new(),
+        }
+    }
+
+    /// Changes the states as `event` demands. The actions are to be performed in order; see
+    /// [`drive`].
+    pub(super) fn apply(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Suspected(members) => {
+                self.advance(&members, State::Suspected);
+                Vec::new()
+            }
+            // The log is read in between: a local member may have granted a lease to a suspect just
+            // before the quarantine. The deaths that the suspect's request reported are in the log
+            // by now, and the check must not count these dead members as voters.
+            Event::ReviewDue => vec![Action::Quarantine, Action::ReadLog, Action::CheckSuspects],
+            Event::Quarantined(members) => {
+                self.advance(&members, State::Quarantined);
+                Vec::new()
+            }
+            Event::Confirmed(confirmed) => self.apply_confirmed(&confirmed),
+            Event::Reported(deaths) => self.merge_deaths(deaths),
+            Event::Logged { epoch, dead } => self.apply_logged(epoch, &dead),
+        }
+    }
+
+    /// Moves members to a state, unless they have reached it or a later one.
+    fn advance(&mut self, members: &MemberSet, to: State) {
+        for member in members.iter() {
+            let state = &mut self.states[member.index()];
+            *state = to.max(*state);
+        }
+    }
+
+    /// Declares confirmed members dead whose whole node is confirmed or dead. The other confirmed
+    /// members are fenced, once, unless the kernel was their proof: their processes have ended.
+    fn apply_confirmed(&mut self, confirmed: &MemberSet) -> Vec<Action> {
+        let is_gone = |member: MemberId| confirmed.contains(member) || self.is_dead(member);
+        let (dead, partly_gone): (Vec<MemberId>, Vec<MemberId>) =
+            confirmed.iter().partition(|&member| self.node_members(member).all(is_gone));
+        let mut actions = Vec::new();
+        for member in partly_gone {
+            if !self.probed.contains(member) && self.fenced.insert(member) {
+                actions.push(Action::Fence(member));
             }
         }
+        if !dead.is_empty() {
+            actions.extend(self.merge_deaths((dead.into_iter().collect(), MemberSet::new())));
+        }
+        actions
+    }
+
+    /// Has deaths entered into the log, if any of them is new, and the log read.
+    fn merge_deaths(&self, deaths: Deaths) -> Vec<Action> {
+        let is_news = deaths.0.iter().any(|member| !self.is_dead(member));
+        // Declaring raises the epoch, before any of the actions that follow from the deaths.
+        let declare = is_news.then_some(Action::DeclareDead(deaths));
+        declare.into_iter().chain([Action::ReadLog]).collect()
+    }
+
+    /// Takes over the deaths of the log, whichever local member has entered them.
+    fn apply_logged(&mut self, epoch: u64, dead: &MemberSet) -> Vec<Action> {
+        self.seen_epoch = epoch;
+        let new: Vec<MemberId> = dead.iter().filter(|&member| !self.is_dead(member)).collect();
+        let has_local = new.iter().any(|&member| !self.is_remote(member) && member != self.me);
+        self.advance(dead, State::Dead);
+        let mut actions: Vec<Action> = new.into_iter().map(Action::Disconnect).collect();
+        actions.push(Action::RenewLease);
+        if has_local {
+            actions.push(Action::AnnounceDeaths);
+        }
+        actions.push(Action::CheckSuspects);
+        actions
+    }
+
+    /// The number of members, dead members included.
+    pub(super) fn members(&self) -> usize {
+        self.node_of.len()
+    }
+
+    /// The number of a member's node.
+    pub(super) fn node_of(&self, member: MemberId) -> usize {
+        self.node_of[member.index()]
+    }
+
+    /// All members of a member's node.
+    fn node_members(&self, member: MemberId) -> impl Iterator<Item = MemberId> + '_ {
+        let node = self.node_of(member);
+        self.all().filter(move |&other| self.node_of(other) == node)
+    }
+
+    /// Whether a member is of another node than this member.
+    pub(super) fn is_remote(&self, member: MemberId) -> bool {
+        self.node_of(member) != self.node_of(self.me)
+    }
+
+    /// Whether a member is in the death log, as far as this member has read it.
+    pub(super) fn is_dead(&self, member: MemberId) -> bool {
+        self.states[member.index()] == State::Dead
+    }
+
+    /// The dead, as far as this member has read the death log.
+    pub(super) fn dead(&self) -> MemberSet {
+        self.all().filter(|&member| self.is_dead(member)).collect()
+    }
+
+    /// The members of other nodes that are not dead, in ascending order.
+    pub(super) fn living_remote(&self) -> Vec<MemberId> {
+        self.all().filter(|&member| self.is_remote(member) && !self.is_dead(member)).collect()
+    }
+
+    /// The members that are suspected or quarantined, in ascending order.
+    pub(super) fn suspects(&self) -> Vec<MemberId> {
+        let is_suspect = |member: &MemberId| {
+            matches!(self.states[member.index()], State::Suspected | State::Quarantined)
+        };
+        self.all().filter(is_suspect).collect()
+    }
+
+    /// The epoch of the death log up to which its deaths were applied.
+    pub(super) fn seen_epoch(&self) -> u64 {
+        self.seen_epoch
+    }
+
+    fn all(&self) -> impl Iterator<Item = MemberId> + use<> {
+        (0..self.node_of.len() as u32).map(MemberId)
     }
 }
 
-impl Core {
-    /// Asks MPI, and now and then the kernel, who has failed; whether anyone is newly dead by that.
-    pub(super) fn detect(&mut self, node: &Shm) -> bool {
-        self.has_trouble = false;
-        let mut ranks = std::mem::take(&mut self.failed_ranks);
-        // If it cannot tell, it is asked again after the period.
-        if let Ok(failed) = self.comm.get_failed(&mut ranks) {
-            let failed = failed.iter().filter_map(|&rank| u32::try_from(rank).ok());
-            let members = failed.filter(|&rank| (rank as usize) < self.node_of.len()).map(MemberId);
-            // Of its own neighbours the kernel tells.
-            let is_news = |member: &MemberId| {
-                self.node_of[member.index()] != self.node_of[node.me().index()]
-                    && !self.dead.contains(*member)
-            };
-            for member in members.filter(is_news) {
-                self.suspected.insert(member);
+/// Applies an event and performs the actions that follow, until none is left; whether the death log
+/// was found changed on the way.
+///
+/// The actions of an event that an action has caused come before the remaining actions: a death
+/// takes full effect before the next step relies on the states.
+pub(super) fn drive<C>(
+    context: &mut C,
+    event: Event,
+    membership: impl Fn(&mut C) -> &mut Membership,
+    mut perform: impl FnMut(&mut C, Action) -> Option<Event>,
+) -> bool {
+    let mut has_news = false;
+    let mut actions: VecDeque<Action> = VecDeque::new();
+    let mut event = Some(event);
+    loop {
+        if let Some(event) = event.take() {
+            has_news |= matches!(event, Event::Logged { .. });
+            for action in membership(context).apply(event).into_iter().rev() {
+                actions.push_front(action);
             }
         }
-        self.failed_ranks = ranks;
-        let now = node.now();
-        if now >= self.watch_at {
-            self.watch_at = now.after(WATCH_PERIOD);
-            for member in self.living_elsewhere(node) {
-                if self.witnesses[member.index()].has_ended() {
-                    self.suspected.insert(member);
+        let Some(action) = actions.pop_front() else { return has_news };
+        event = perform(context, action);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(members: &[u32]) -> MemberSet {
+        members.iter().copied().map(MemberId).collect()
+    }
+
+    /// The surroundings of member 0, with a death log and proofs under the control of a test.
+    struct World {
+        membership: Membership,
+        log: Vec<MemberId>,
+        /// The members that the kernel or a majority confirms to be dead.
+        proven: MemberSet,
+        performed: Vec<Action>,
+    }
+
+    impl World {
+        fn new(node_of: &[usize], probed: &[u32]) -> World {
+            World {
+                membership: Membership::new(MemberId(0), node_of.to_vec(), set(probed)),
+                log: Vec::new(),
+                proven: MemberSet::new(),
+                performed: Vec::new(),
+            }
+        }
+
+        /// Drives an event to its end; whether the log had news, and the actions performed.
+        fn drive(&mut self, event: Event) -> (bool, Vec<Action>) {
+            let has_news = drive(self, event, |world| &mut world.membership, World::perform);
+            (has_news, std::mem::take(&mut self.performed))
+        }
+
+        fn perform(&mut self, action: Action) -> Option<Event> {
+            self.performed.push(action.clone());
+            let suspects = self.membership.suspects();
+            match action {
+                Action::Quarantine => Some(Event::Quarantined(suspects.into_iter().collect())),
+                Action::ReadLog => {
+                    let epoch = self.log.len() as u64;
+                    let dead = self.log.iter().copied().collect();
+                    (epoch != self.membership.seen_epoch).then_some(Event::Logged { epoch, dead })
                 }
+                Action::CheckSuspects => {
+                    let is_proven = |member: &MemberId| self.proven.contains(*member);
+                    Some(Event::Confirmed(suspects.into_iter().filter(is_proven).collect()))
+                }
+                Action::DeclareDead((dead, _)) => {
+                    let known: MemberSet = self.log.iter().copied().collect();
+                    self.log.extend(dead.iter().filter(|&member| !known.contains(member)));
+                    None
+                }
+                _ => None,
             }
         }
-        self.turn_away(node);
-        // What a neighbour has answered before this node turned away is in the log by now: it is counted with.
-        let mut has_news = self.notice(node);
-        has_news |= self.bury(node);
-        // A receive that ended with an error while its member lives is posted again, at most once in a period.
-        for member in self.living_elsewhere(node) {
-            if self.receives[member.index()] == Request::null() {
-                self.receive_from(member.index());
-            }
-        }
-        // An error at once again waits for the next period: asking in a loop would bring nothing new.
-        self.has_trouble = false;
-        has_news
-    }
 
-    /// Turns this node away from those that are suspected, if no kernel knows better, and takes note of whom its other
-    /// members have turned it away from.
-    pub(super) fn turn_away(&mut self, node: &Shm) {
-        if self.quorum.is_none() {
-            return;
-        }
-        for member in self.suspected.iter() {
-            let witness = &self.witnesses[member.index()];
-            if matches!(witness, Witness::None) || witness.has_ended() {
-                node.shun(member);
-            }
-        }
-        let shunned: MemberSet = self
-            .living_elsewhere(node)
-            .into_iter()
-            .filter(|&member| node.is_shunned(member))
-            .collect();
-        self.suspected.union_with(&shunned);
-        if let Some(quorum) = &mut self.quorum {
-            // From here on nobody of this node answers them: the time of mourning may run.
-            quorum.accuse(node.me(), &shunned);
+        fn states(&self) -> &[State] {
+            &self.membership.states
         }
     }
 
-    /// Tells the others whom this node has turned away from, asks them whether they have turned away from this member, and
-    /// counts what they have answered. Nothing to do for one that leaves.
-    pub(super) fn keep_lease(&mut self, node: &Shm) {
-        if self.quorum.is_none() || node.has_ended() {
-            return;
+    fn declare(members: &[u32]) -> Action {
+        Action::DeclareDead((set(members), MemberSet::new()))
+    }
+
+    fn disconnect(member: u32) -> Action {
+        Action::Disconnect(MemberId(member))
+    }
+
+    const REVIEW: [Action; 3] = [Action::Quarantine, Action::ReadLog, Action::CheckSuspects];
+
+    #[test]
+    fn a_state_is_never_left_for_an_earlier_state() {
+        let mut membership = Membership::new(MemberId(0), vec![0, 1], MemberSet::new());
+        let events = [
+            (Event::Suspected(set(&[1])), State::Suspected),
+            (Event::Quarantined(set(&[1])), State::Quarantined),
+            (Event::Suspected(set(&[1])), State::Quarantined),
+            (Event::Quarantined(set(&[])), State::Quarantined),
+            (Event::Logged { epoch: 1, dead: set(&[1]) }, State::Dead),
+            (Event::Suspected(set(&[1])), State::Dead),
+            (Event::Quarantined(set(&[1])), State::Dead),
+        ];
+        for (event, expected) in events {
+            membership.apply(event.clone());
+            assert_eq!(membership.states, [State::Alive, expected], "after {event:?}");
         }
-        self.count_answers(node);
-        self.listen(node);
-        let (now, epoch) = (node.now(), node.epoch().0);
-        let (shunned, reached): (Vec<MemberId>, Vec<MemberId>) =
-            self.living_elsewhere(node).into_iter().partition(|&member| node.is_shunned(member));
-        let shunned: MemberSet = shunned.into_iter().collect();
-        if !shunned.is_subset(&self.accused) {
-            let payload = wire::encode_set(&shunned, self.node_of.len());
-            for &member in &reached {
-                let header = Header::new(Kind::Accuse, 0, 0, [0; 3]);
-                self.enqueue(node, member, Outgoing::Small { header, payload: payload.clone() });
-            }
-            self.accused.union_with(&shunned);
-        }
-        for member in reached {
-            let is_behind =
-                self.quorum.as_ref().is_some_and(|quorum| quorum.known_by(member) < epoch);
-            let link = &mut self.links[member.index()];
-            // One question at a time: what is not answered is not lost, and one that is starved needs no more of them.
-            let is_due = link.asked_at.is_none_or(|at| now >= at.after(ASK_PERIOD));
-            if !link.is_asked && (is_behind || is_due) {
-                (link.is_asked, link.asked_at) = (true, Some(now));
-                self.enqueue_small(node, member, Header::new(Kind::Ask, 0, 0, [now.0, epoch, 0]));
-            }
+        assert!(membership.suspects().is_empty() && membership.living_remote().is_empty());
+    }
+
+    #[test]
+    fn a_suspicion_without_proof_ends_in_quarantine() {
+        let mut world = World::new(&[0, 1, 2], &[]);
+        assert_eq!(world.drive(Event::Suspected(set(&[1]))), (false, vec![]));
+        assert_eq!(world.states(), [State::Alive, State::Suspected, State::Alive]);
+        assert_eq!(world.drive(Event::ReviewDue), (false, REVIEW.to_vec()));
+        assert_eq!(world.states(), [State::Alive, State::Quarantined, State::Alive]);
+        assert!(world.log.is_empty());
+    }
+
+    #[test]
+    fn a_node_is_declared_dead_as_a_whole() {
+        let mut world = World::new(&[0, 0, 2, 2, 4], &[]);
+        world.drive(Event::Suspected(set(&[2, 3, 4])));
+        world.proven = set(&[2, 3]);
+        let (has_news, performed) = world.drive(Event::ReviewDue);
+        assert!(has_news);
+        assert_eq!(performed[..3], REVIEW);
+        let deaths = [
+            declare(&[2, 3]),
+            Action::ReadLog,
+            disconnect(2),
+            disconnect(3),
+            Action::RenewLease,
+            Action::CheckSuspects,
+        ];
+        assert_eq!(performed[3..], deaths);
+        assert_eq!(world.membership.dead(), set(&[2, 3]));
+        assert_eq!(world.membership.suspects(), [MemberId(4)]);
+    }
+
+    #[test]
+    fn a_confirmed_member_of_a_reachable_node_is_fenced_once() {
+        let mut world = World::new(&[0, 1, 1, 3, 3], &[3, 4]);
+        world.drive(Event::Suspected(set(&[1, 3])));
+        world.proven = set(&[1, 3]);
+        let (_, performed) = world.drive(Event::ReviewDue);
+        // The process of member 3 has ended by the kernel's word: no member needs to kill it.
+        assert_eq!(performed[3..], [Action::Fence(MemberId(1))]);
+        assert_eq!(world.drive(Event::ReviewDue), (false, REVIEW.to_vec()));
+        assert!(world.membership.dead().is_empty());
+    }
+
+    #[test]
+    fn the_death_of_its_last_reachable_member_completes_the_death_of_a_node() {
+        let mut world = World::new(&[0, 1, 1], &[]);
+        world.drive(Event::Suspected(set(&[1])));
+        world.proven = set(&[1]);
+        world.drive(Event::ReviewDue);
+        assert!(world.membership.dead().is_empty());
+        let (has_news, performed) = world.drive(Event::Reported((set(&[2]), MemberSet::new())));
+        assert!(has_news);
+        let expected = [
+            declare(&[2]),
+            Action::ReadLog,
+            disconnect(2),
+            Action::RenewLease,
+            Action::CheckSuspects,
+            declare(&[1]),
+            Action::ReadLog,
+            disconnect(1),
+            Action::RenewLease,
+            Action::CheckSuspects,
+        ];
+        assert_eq!(performed, expected);
+    }
+
+    #[test]
+    fn only_deaths_of_other_local_members_are_announced() {
+        for (dead, is_announced) in [(0, false), (1, true), (2, false)] {
+            let mut membership = Membership::new(MemberId(0), vec![0, 0, 2], MemberSet::new());
+            let actions = membership.apply(Event::Logged { epoch: 1, dead: set(&[dead]) });
+            assert_eq!(actions.contains(&Action::AnnounceDeaths), is_announced, "{dead}");
         }
     }
 
-    /// Suspects the members of nodes that have answered nothing for long: MPI may take a quarter of an hour to find that a link
-    /// is cut. One member of a node that answers is enough: the others may be stopped, which is no death. And those of
-    /// nodes that have been at odds with others for as long.
-    pub(super) fn listen(&mut self, node: &Shm) {
-        let now = node.now();
-        // A member that was itself stopped must not blame the others.
-        let elapsed = now.since(self.looked_at).min(LOOK_MAX);
-        self.looked_at = now;
-        let heard = std::mem::take(&mut self.heard);
-        let living = self.living_elsewhere(node);
-        let count = self.node_of.len();
-        let (mut has_spoken, mut is_asked) = (vec![false; count], vec![false; count]);
-        for &member in &living {
-            let number = self.node_of[member.index()];
-            has_spoken[number] |= heard.contains(member);
-            is_asked[number] |= self.links[member.index()].is_asked;
-        }
-        for (number, silence) in self.silence.iter_mut().enumerate() {
-            match silence {
-                _ if has_spoken[number] => *silence = Some(Duration::ZERO),
-                Some(silence) if is_asked[number] => *silence += elapsed,
-                _ => {}
-            }
-        }
-        let limit = (node.time_limit() / SILENCE_PART).max(SILENCE_MIN);
-        for member in living {
-            if self.silence[self.node_of[member.index()]].is_some_and(|silence| silence >= limit) {
-                self.suspected.insert(member);
-            }
-        }
-        if let Some(quorum) = &mut self.quorum {
-            self.suspected.union_with(&quorum.losers(&self.dead, now, elapsed, limit));
-        }
+    #[test]
+    fn a_reported_death_that_is_known_is_not_declared_again() {
+        let mut world = World::new(&[0, 1, 2], &[]);
+        let report = |members: &[u32]| Event::Reported((set(members), set(members)));
+        let (has_news, performed) = world.drive(report(&[1]));
+        assert!(has_news && performed[0] == Action::DeclareDead((set(&[1]), set(&[1]))));
+        assert_eq!(world.drive(report(&[1])), (false, vec![Action::ReadLog]));
+        // With a new death all are declared: the log ignores members that it has.
+        let (_, performed) = world.drive(report(&[1, 2]));
+        assert_eq!(performed[0], Action::DeclareDead((set(&[1, 2]), set(&[1, 2]))));
+        assert_eq!(performed[2], disconnect(2), "member 1 is disconnected already");
     }
 
-    /// Finds out until when this member has a lease.
-    pub(super) fn count_answers(&mut self, node: &Shm) {
-        // The clock first, and the log itself instead of what this part has acted on: a neighbour may have answered others for a
-        // death meanwhile, and they count on its not being counted with any more.
-        let now = node.now();
-        if let (Some(quorum), Some(death_order)) = (&mut self.quorum, node.death_order()) {
-            quorum.settle(&death_order);
-            let until = quorum.lease_until(&death_order.into_iter().collect(), now);
-            self.lease.store(until.0, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether the death of a member that is suspected is confirmed.
-    pub(super) fn is_confirmed(&mut self, member: MemberId, now: Time) -> bool {
-        match (&self.witnesses[member.index()], self.has_lease(now), &mut self.quorum) {
-            (Witness::None, has_lease, Some(quorum)) => {
-                quorum.may_bury(member, &self.dead, now) && has_lease
-            }
-            (witness, ..) => witness.has_ended(),
-        }
-    }
-
-    /// Declares those dead who are suspected together with all their neighbours, and confirmed to be; whether there were
-    /// any.
-    pub(super) fn bury(&mut self, node: &Shm) -> bool {
-        if self.suspected.is_empty() {
-            return false;
-        }
-        let (now, suspected) = (node.now(), self.suspected.clone());
-        let confirmed: MemberSet =
-            suspected.iter().filter(|&member| self.is_confirmed(member, now)).collect();
-        let gone = |index: usize| {
-            let member = MemberId(index as u32);
-            confirmed.contains(member) || self.dead.contains(member)
-        };
-        let is_over = |member: MemberId| {
-            let of_its_node = |&index: &usize| self.node_of[index] == self.node_of[member.index()];
-            (0..self.node_of.len()).filter(of_its_node).all(gone)
-        };
-        let (dead, lost): (Vec<MemberId>, Vec<MemberId>) =
-            confirmed.iter().partition(|&member| is_over(member));
-        for member in lost {
-            if matches!(self.witnesses[member.index()], Witness::None) && self.fenced.insert(member)
-            {
-                self.fence(node, member);
-            }
-        }
-        !dead.is_empty() && self.learn(node, &(dead.into_iter().collect(), MemberSet::new()))
-    }
-
-    /// Enters deaths into the log of this node and acts on them; whether there was anything new.
-    pub(super) fn learn(&mut self, node: &Shm, (dead, left): &Deaths) -> bool {
-        if dead.iter().any(|member| !self.dead.contains(member)) {
-            // The epoch is raised in here, before anything below acts on the deaths.
-            node.declare_dead(dead.iter().map(|member| (member, left.contains(member))));
-        }
-        self.notice(node)
-    }
-
-    /// Acts on the deaths in the log of this node, whoever entered them; whether there was anything new.
-    pub(super) fn notice(&mut self, node: &Shm) -> bool {
-        if node.epoch().0 == self.seen_epoch {
-            return false;
-        }
-        let view = node.view();
-        self.seen_epoch = view.epoch.0;
-        let own = self.node_of[node.me().index()];
-        let mut has_neighbour = false;
-        let new: Vec<MemberId> =
-            view.dead.iter().filter(|&member| !self.dead.contains(member)).collect();
-        for member in new {
-            has_neighbour |= self.node_of[member.index()] == own && member != node.me();
-            let link = &mut self.links[member.index()];
-            link.queue.clear();
-            link.partial = Default::default();
-            self.fail(|waiting| waiting.target == member, || Error::Dead { member });
-            if let Some(farewells) = &mut self.farewells {
-                *farewells = farewells.iter().filter(|&other| other != member).collect();
-            }
-        }
-        self.suspected =
-            self.suspected.iter().filter(|&member| !view.dead.contains(member)).collect();
-        self.dead = view.dead;
-        self.has_answers = true;
-        self.count_answers(node);
-        if has_neighbour {
-            for member in self.living_elsewhere(node) {
-                self.enqueue_small(node, member, Header::new(Kind::News, 0, 0, [0; 3]));
-            }
-        }
-        // The last neighbour of one that is suspected may be among the dead now.
-        self.bury(node);
-        true
-    }
-
-    /// Whether a member of another node is dead, as far as this part has acted on it.
-    pub(super) fn is_dead(&mut self, node: &Shm, member: MemberId) -> bool {
-        self.notice(node);
-        self.dead.contains(member)
-    }
-
-    /// Gives up all that waits: this member leaves, and serves nobody any more.
-    pub(super) fn begin_leave(&mut self, node: &Shm) {
-        self.fail(|_| true, || Error::Ended);
-        self.farewells = Some(self.living_elsewhere(node).into_iter().collect());
-    }
-
-    /// Tells the members of other nodes, once this node has it in its log, that this member has left.
-    pub(super) fn say_farewell(&mut self, node: &Shm) {
-        for member in self.living_elsewhere(node) {
-            self.enqueue_small(node, member, Header::new(Kind::Leave, 0, 0, [0; 3]));
-        }
-    }
-
-    /// Whether all others know that this member leaves.
-    pub(super) fn may_leave(&self) -> bool {
-        self.farewells.as_ref().is_none_or(MemberSet::is_empty)
-    }
-
-    /// Leaves, whether or not all others know.
-    pub(super) fn finish_leave(&mut self) {
-        self.farewells = None;
-        for link in &mut self.links {
-            link.queue.clear();
-        }
-        for request in &mut self.receives {
-            // A receive that cannot be cancelled only keeps its buffer, which is never freed anyway.
-            let _ = request.cancel();
-        }
+    #[test]
+    fn a_death_takes_full_effect_before_the_review_goes_on() {
+        let mut world = World::new(&[0, 0, 2, 2], &[]);
+        world.drive(Event::Suspected(set(&[2])));
+        world.proven = set(&[2]);
+        // Entered by another local member; the first check declares member 2 dead because of it.
+        world.log = vec![MemberId(3), MemberId(1)];
+        let (_, performed) = world.drive(Event::ReviewDue);
+        let expected = [
+            Action::Quarantine,
+            Action::ReadLog,
+            disconnect(1),
+            disconnect(3),
+            Action::RenewLease,
+            Action::AnnounceDeaths,
+            Action::CheckSuspects,
+            declare(&[2]),
+            Action::ReadLog,
+            disconnect(2),
+            Action::RenewLease,
+            Action::CheckSuspects,
+            Action::CheckSuspects,
+        ];
+        assert_eq!(performed, expected);
     }
 }

@@ -32,7 +32,9 @@
 //! program that initialized MPI itself may call it after leaving.
 
 mod core;
+mod detector;
 mod join;
+mod lease;
 mod link;
 mod membership;
 mod onesided;
@@ -290,7 +292,7 @@ impl Engine for Mpi {
         if let Some(core) = &self.core {
             // Before the lock, which a forked child may find held for ever.
             self.node.check_target(Epoch::ANY, self.me())?;
-            lock(core).begin_leave(&self.node);
+            lock(core).begin_leave();
         }
         if let Some(onesided) = &self.onesided {
             onesided.end();
@@ -467,7 +469,7 @@ impl Engine for Mpi {
         // Whoever serves holds the lock from the look at the view to the last word. Afterwards what the dead have sent is
         // passed over.
         if let Some(core) = self.core.as_ref().filter(|_| !self.node.is_forked()) {
-            lock(core).notice(&self.node);
+            lock(core).apply_deaths(&self.node);
         }
     }
 

@@ -179,7 +179,8 @@ impl Core {
         let cost = message_cost(message.bytes.len());
         link.owed[port as usize] += cost;
         // Reported in large portions: a frame for each message would double their number.
-        if link.owed[port as usize] >= MESSAGE_WINDOW / 4 && !self.dead.contains(message.from) {
+        if link.owed[port as usize] >= MESSAGE_WINDOW / 4 && !self.membership.is_dead(message.from)
+        {
             let owed = std::mem::take(&mut link.owed[port as usize]);
             let header = Header::new(Kind::Credit, 0, 0, [owed, 0, 0]).detail(port as u8);
             self.enqueue_small(node, message.from, header);
@@ -203,9 +204,9 @@ impl Core {
 
     /// Asks those who can to end a member of another node: its neighbours, and itself.
     pub(super) fn fence(&mut self, node: &Shm, victim: MemberId) {
-        let of_its_node = self.node_of[victim.index()];
-        for member in self.living_elsewhere(node) {
-            if self.node_of[member.index()] == of_its_node {
+        let of_its_node = self.membership.node_of(victim);
+        for member in self.membership.living_remote() {
+            if self.membership.node_of(member) == of_its_node {
                 let header = Header::new(Kind::Fence, 0, 0, [u64::from(victim.0), 0, 0]);
                 self.enqueue_small(node, member, header);
             }

@@ -24,14 +24,14 @@ impl Core {
         };
         // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
         // leaves is answered, also when others were faster to tell. A neighbour may have told of the death since this part looked.
-        self.notice(node);
-        let is_dead = self.dead.contains(from);
+        self.apply_deaths(node);
+        let is_dead = self.membership.is_dead(from);
         if is_dead && header.kind != Kind::Leave {
             return;
         }
         node.step();
         if let Some(deaths) = deaths.filter(|_| !is_dead) {
-            self.learn(node, &deaths);
+            self.merge_deaths(node, deaths);
         }
         // A member that leaves serves nobody any more.
         if node.has_ended() && !matches!(header.kind, Kind::Leave | Kind::Farewell) {
@@ -81,15 +81,13 @@ impl Core {
             }
             (Kind::Farewell, _) => {
                 self.has_answers = true;
-                if let Some(farewells) = &mut self.farewells {
-                    *farewells = farewells.iter().filter(|&other| other != from).collect();
-                }
+                self.remove_farewell(from);
             }
             // The dead stood in the frame's sets.
             (Kind::News, _) => {}
             (Kind::Fence, _) => {
                 let victim = MemberId(header.words[0] as u32);
-                if victim.index() < self.node_of.len() {
+                if victim.index() < self.membership.members() {
                     // Of oneself it does not return. One that is gone already needs no signal.
                     let _ = match victim == node.me() {
                         true => node.fence(victim, Time(0)),
