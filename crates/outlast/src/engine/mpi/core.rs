@@ -9,9 +9,9 @@
 use super::detector::{DETECT_PERIOD, Detector, ProcessProbe};
 use super::link::{Link, MESSAGE_WINDOW, Outgoing, PIECE_LEN};
 use super::membership::Membership;
-use super::onesided::{Way, watch};
+use super::onesided::{Path, watch};
 use super::quorum::Quorum;
-use super::request::Waiting;
+use super::request::OpenRequest;
 use super::wire::{self, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{Engine, Error, MemberId, MemberSet, Message, Port, Time};
@@ -45,7 +45,7 @@ pub(super) struct Core {
     /// The frames being sent, in the order of `sends`. MPI reads them until the request is complete.
     pub(super) sending: Vec<(MemberId, Vec<u8>)>,
     pub(super) links: Vec<Link>,
-    pub(super) waiting: HashMap<u64, Waiting>,
+    pub(super) open_requests: HashMap<u64, OpenRequest>,
     pub(super) id_next: u64,
     pub(super) inbox: [VecDeque<Message>; Port::COUNT],
     pub(super) membership: Membership,
@@ -55,13 +55,13 @@ pub(super) struct Core {
     /// Until when this member has a lease: the end of time if it needs none.
     pub(super) lease: Arc<AtomicU64>,
     /// Answers that wait for a lease.
-    pub(super) held: VecDeque<(MemberId, Outgoing)>,
+    pub(super) held_replies: VecDeque<(MemberId, Outgoing)>,
     /// The quarantined members that the other nodes were told of.
     pub(super) announced: MemberSet,
     /// Whether something arrived that an activity in the middle of a call may wait for.
-    pub(super) has_answers: bool,
+    pub(super) has_arrivals: bool,
     /// While this member leaves: who has not said farewell.
-    pub(super) farewells: Option<MemberSet>,
+    pub(super) leave_acks: Option<MemberSet>,
 }
 
 impl Core {
@@ -95,17 +95,17 @@ impl Core {
             links: (0..members)
                 .map(|_| Link { credit: [MESSAGE_WINDOW; Port::COUNT], ..Link::default() })
                 .collect(),
-            waiting: HashMap::new(),
+            open_requests: HashMap::new(),
             id_next: 1,
             inbox: Default::default(),
             membership,
             detector: Detector::new(probes, node.now()),
             quorum: needs_quorum.then(|| Quorum::new(node.me(), node_of)),
             lease: Arc::new(AtomicU64::new(if needs_quorum { 0 } else { Time::NEVER.0 })),
-            held: VecDeque::new(),
+            held_replies: VecDeque::new(),
             announced: MemberSet::new(),
-            has_answers: false,
-            farewells: None,
+            has_arrivals: false,
+            leave_acks: None,
         };
         for member in remote {
             core.receive_from(member.index());
@@ -123,11 +123,11 @@ impl Core {
 
     /// Moves data without waiting; whether anything happened.
     pub(super) fn progress(&mut self, node: &Shm) -> bool {
-        // A member that leaves has ended, but has the others' farewells to wait for.
-        if node.is_forked() || (node.has_ended() && self.farewells.is_none()) {
+        // A member that leaves has ended, but has the others' leave_acks to wait for.
+        if node.is_forked() || (node.has_ended() && self.leave_acks.is_none()) {
             return false;
         }
-        let _watched = watch(Way::Frames);
+        let _watched = watch(Path::Frames);
         let mut has_moved = self.apply_deaths(node);
         has_moved |= self.finish_receives(node);
         has_moved |= self.finish_sends();
@@ -137,8 +137,8 @@ impl Core {
             self.keep_lease(node);
             self.detector.detect_at = now.after(DETECT_PERIOD);
         }
-        if !self.held.is_empty() && self.has_lease(now) {
-            for (to, answer) in std::mem::take(&mut self.held) {
+        if !self.held_replies.is_empty() && self.has_lease(now) {
+            for (to, answer) in std::mem::take(&mut self.held_replies) {
                 if !self.membership.is_dead(to) {
                     self.enqueue(node, to, answer);
                 }
@@ -147,7 +147,7 @@ impl Core {
         for index in 0..self.links.len() {
             has_moved |= self.pump(node, index);
         }
-        if std::mem::take(&mut self.has_answers) {
+        if std::mem::take(&mut self.has_arrivals) {
             node.ring_for_calls();
         }
         has_moved
@@ -214,25 +214,25 @@ impl Core {
     }
     /// Gives up all that waits: this member leaves, and serves nobody any more.
     pub(super) fn begin_leave(&mut self) {
-        self.fail(|_| true, || Error::Ended);
-        self.farewells = Some(self.membership.living_remote().into_iter().collect());
+        self.fail_requests(|_| true, || Error::Ended);
+        self.leave_acks = Some(self.membership.living_remote().into_iter().collect());
     }
 
     /// Tells the members of other nodes, once this node has it in its log, that this member has left.
-    pub(super) fn say_farewell(&mut self, node: &Shm) {
+    pub(super) fn announce_leave(&mut self, node: &Shm) {
         for member in self.membership.living_remote() {
             self.enqueue_small(node, member, Header::new(Kind::Leave, 0, 0, [0; 3]));
         }
     }
 
     /// Whether all others know that this member leaves.
-    pub(super) fn may_leave(&self) -> bool {
-        self.farewells.as_ref().is_none_or(MemberSet::is_empty)
+    pub(super) fn is_leave_acknowledged(&self) -> bool {
+        self.leave_acks.as_ref().is_none_or(MemberSet::is_empty)
     }
 
     /// Leaves, whether or not all others know.
     pub(super) fn finish_leave(&mut self) {
-        self.farewells = None;
+        self.leave_acks = None;
         for link in &mut self.links {
             link.queue.clear();
         }
@@ -243,9 +243,9 @@ impl Core {
     }
 
     /// Waits no longer for a member's farewell.
-    pub(super) fn remove_farewell(&mut self, member: MemberId) {
-        if let Some(farewells) = &mut self.farewells {
-            *farewells = farewells.iter().filter(|&other| other != member).collect();
+    pub(super) fn remove_leave_ack(&mut self, member: MemberId) {
+        if let Some(leave_acks) = &mut self.leave_acks {
+            *leave_acks = leave_acks.iter().filter(|&other| other != member).collect();
         }
     }
 }

@@ -146,16 +146,16 @@ impl Core {
         let heard = std::mem::take(&mut detector.heard);
         let living = self.membership.living_remote();
         let nodes = detector.silence.len();
-        let (mut has_spoken, mut is_asked) = (vec![false; nodes], vec![false; nodes]);
+        let (mut has_spoken, mut is_lease_requested) = (vec![false; nodes], vec![false; nodes]);
         for &member in &living {
             let number = self.membership.node_of(member);
             has_spoken[number] |= heard.contains(member);
-            is_asked[number] |= self.links[member.index()].is_asked;
+            is_lease_requested[number] |= self.links[member.index()].is_lease_requested;
         }
         for (number, silence) in detector.silence.iter_mut().enumerate() {
             match silence {
                 _ if has_spoken[number] => *silence = Some(Duration::ZERO),
-                Some(silence) if is_asked[number] => *silence += elapsed,
+                Some(silence) if is_lease_requested[number] => *silence += elapsed,
                 _ => {}
             }
         }
@@ -166,7 +166,7 @@ impl Core {
             .filter(|&member| silence_of(member).is_some_and(|silence| silence >= limit))
             .collect();
         if let Some(quorum) = &mut self.quorum {
-            suspected.union_with(&quorum.losers(&self.membership.dead(), now, elapsed, limit));
+            suspected.union_with(&quorum.to_evict(&self.membership.dead(), now, elapsed, limit));
         }
         self.drive(node, Event::Suspected(suspected));
     }
@@ -214,7 +214,7 @@ impl Core {
             Action::RenewLease => self.renew_lease(node),
             Action::AnnounceDeaths => {
                 for member in self.membership.living_remote() {
-                    self.enqueue_small(node, member, Header::new(Kind::News, 0, 0, [0; 3]));
+                    self.enqueue_small(node, member, Header::new(Kind::Deaths, 0, 0, [0; 3]));
                 }
             }
         }
@@ -234,7 +234,7 @@ impl Core {
         let living = self.membership.living_remote().into_iter();
         let quarantined: MemberSet = living.filter(|&member| node.is_shunned(member)).collect();
         // From here on no member of this node answers them: the eviction wait may run.
-        quorum.accuse(node.me(), &quarantined);
+        quorum.record_quarantine(node.me(), &quarantined);
         Some(Event::Quarantined(quarantined))
     }
 
@@ -244,7 +244,7 @@ impl Core {
             return None;
         }
         let view = node.view();
-        self.has_answers = true;
+        self.has_arrivals = true;
         Some(Event::Logged { epoch: view.epoch.0, dead: view.dead })
     }
 
@@ -261,7 +261,7 @@ impl Core {
             |member: MemberId| match (&self.detector.probes[member.index()], &mut self.quorum) {
                 // Asked in any case: asking starts the eviction wait.
                 (ProcessProbe::Unavailable, Some(quorum)) => {
-                    quorum.may_bury(member, &dead, now) && has_lease
+                    quorum.may_declare_dead(member, &dead, now) && has_lease
                 }
                 (probe, _) => probe.has_ended(),
             };
@@ -274,7 +274,7 @@ impl Core {
         let link = &mut self.links[member.index()];
         link.queue.clear();
         link.partial = Default::default();
-        self.fail(|waiting| waiting.target == member, || Error::Dead { member });
-        self.remove_farewell(member);
+        self.fail_requests(|waiting| waiting.target == member, || Error::Dead { member });
+        self.remove_leave_ack(member);
     }
 }

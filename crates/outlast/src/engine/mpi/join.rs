@@ -92,8 +92,8 @@ impl Mpi {
                 descriptor: file as i32,
             })
             .collect();
-        let is_neighbour: Vec<bool> = all.iter().map(|other| other.node == node).collect();
-        let first = is_neighbour.iter().position(|&is| is).unwrap_or(rank);
+        let is_local: Vec<bool> = all.iter().map(|other| other.node == node).collect();
+        let first = is_local.iter().position(|&is| is).unwrap_or(rank);
         let memory = if first == rank {
             own
         } else {
@@ -102,22 +102,22 @@ impl Mpi {
                 reason: format!("{error}; where ranks of one host may not see each other's memory, set OUTLAST_MPI_PATH=messages"),
             })?
         };
-        let neighbours = is_neighbour.iter().filter(|&&is| is).count();
+        let local_count = is_local.iter().filter(|&&is| is).count();
         let mut probes = Vec::with_capacity(members);
         for (rank, one) in all.iter().enumerate() {
-            let is_watched = asks_kernel && one.kernel == kernel && !is_neighbour[rank];
+            let is_watched = asks_kernel && one.kernel == kernel && !is_local[rank];
             probes.push(if is_watched { one.probe(rank)? } else { ProcessProbe::Unavailable });
         }
         let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
         let domain = domain.unwrap_or_else(host_name);
         // Without a word the members of a node share what it has.
-        let own_limit = wanted.unwrap_or_else(|| limit / neighbours as u64);
+        let own_limit = wanted.unwrap_or_else(|| limit / local_count as u64);
         let place = JoinOptions {
             domain: Some(domain.clone()),
             segment_limit: Some(own_limit),
             ..options.clone()
         };
-        let node = Shm::take_place(memory, me, neighbours, &place)?;
+        let node = Shm::take_place(memory, me, local_count, &place)?;
         let report = std::env::var_os(REPORT_VARIABLE);
         let report = report.and_then(|path| std::ffi::CString::new(path.into_encoded_bytes()).ok());
         // To the launcher a process is its rank in the world, whichever communicator the program has passed.
@@ -127,8 +127,8 @@ impl Mpi {
         let node_of =
             all.iter().map(|one| all.iter().position(|other| other.node == one.node).unwrap_or(0));
         let node_of: Vec<usize> = node_of.collect();
-        let core =
-            (neighbours < members).then(|| Core::new(comm, &node, node_of, probes, myself.clone()));
+        let core = (local_count < members)
+            .then(|| Core::new(comm, &node, node_of, probes, myself.clone()));
         let onesided = match core.is_some() && onesided::is_wanted() {
             true => Some(OneSided::open(comm, &node, until, options.time_limit)?),
             false => None,
@@ -136,7 +136,7 @@ impl Mpi {
         *joined = Some(me);
         Ok(Mpi {
             node,
-            is_neighbour,
+            is_local,
             lease: core.as_ref().and_then(Core::lease),
             core: core.map(Mutex::new),
             onesided,
@@ -167,7 +167,7 @@ impl Mpi {
         let until = self.now().after(limit);
         loop {
             let bell = self.bell();
-            let has_joined = |member: MemberId| match self.elsewhere(member) {
+            let has_joined = |member: MemberId| match self.remote_core(member) {
                 None => self.node.has_joined(member),
                 Some(core) => lock(core).peer(member).is_some(),
             };
@@ -184,7 +184,7 @@ impl Mpi {
     }
 }
 
-/// How many ranks, at most, count as neighbours, from the variable OUTLAST_MPI_PATH: all that a node has, unless tests want
+/// How many ranks, at most, count as local_count, from the variable OUTLAST_MPI_PATH: all that a node has, unless tests want
 /// several nodes on one host. `messages` is for none, so that everybody is reached by messages, and so is `rma`, see `onesided.rs`.
 fn group_len() -> std::result::Result<Option<usize>, JoinError> {
     let text = std::env::var("OUTLAST_MPI_PATH").unwrap_or_default();

@@ -3,7 +3,7 @@
 
 use super::core::Core;
 use super::link::Outgoing;
-use super::quorum::ASK_PERIOD;
+use super::quorum::LEASE_REQUEST_PERIOD;
 use super::wire::{self, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{Engine, MemberId, MemberSet, Time};
@@ -36,21 +36,28 @@ impl Core {
         if !quarantined.is_subset(&self.announced) {
             let payload = wire::encode_set(&quarantined, self.membership.members());
             for &member in &reachable {
-                let header = Header::new(Kind::Accuse, 0, 0, [0; 3]);
+                let header = Header::new(Kind::Quarantine, 0, 0, [0; 3]);
                 self.enqueue(node, member, Outgoing::Small { header, payload: payload.clone() });
             }
             self.announced.union_with(&quarantined);
         }
         for member in reachable {
-            let is_behind =
-                self.quorum.as_ref().is_some_and(|quorum| quorum.known_by(member) < epoch);
+            let is_behind = self
+                .quorum
+                .as_ref()
+                .is_some_and(|quorum| quorum.acknowledged_epoch(member) < epoch);
             let link = &mut self.links[member.index()];
             // A single request at a time: an unanswered request is not lost, and a starved member
             // needs no more of them.
-            let is_due = link.asked_at.is_none_or(|at| now >= at.after(ASK_PERIOD));
-            if !link.is_asked && (is_behind || is_due) {
-                (link.is_asked, link.asked_at) = (true, Some(now));
-                self.enqueue_small(node, member, Header::new(Kind::Ask, 0, 0, [now.0, epoch, 0]));
+            let is_due =
+                link.lease_requested_at.is_none_or(|at| now >= at.after(LEASE_REQUEST_PERIOD));
+            if !link.is_lease_requested && (is_behind || is_due) {
+                (link.is_lease_requested, link.lease_requested_at) = (true, Some(now));
+                self.enqueue_small(
+                    node,
+                    member,
+                    Header::new(Kind::LeaseRequest, 0, 0, [now.0, epoch, 0]),
+                );
             }
         }
     }
@@ -62,7 +69,7 @@ impl Core {
         // which rely on it that the dead member's grant no longer counts.
         let now = node.now();
         if let (Some(quorum), Some(death_order)) = (&mut self.quorum, node.death_order()) {
-            quorum.settle(&death_order);
+            quorum.shrink_voting_base(&death_order);
             let until = quorum.lease_until(&death_order.into_iter().collect(), now);
             self.lease.store(until.0, Ordering::SeqCst);
         }

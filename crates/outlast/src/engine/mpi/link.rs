@@ -1,7 +1,7 @@
 //! The link to each remote member: its queue of frames, and the flow control between the two.
 
 use super::core::{Core, Peer, TAG};
-use super::onesided::{Way, watch};
+use super::onesided::{Path, watch};
 use super::request::is_wanted;
 use super::wire::{self, Deaths, Header, Kind};
 use crate::engine::shm::Shm;
@@ -53,24 +53,24 @@ pub(super) struct Link {
     pub(super) queue: VecDeque<Outgoing>,
     pub(super) in_flight: usize,
     /// Bytes of gets that were asked for and have not arrived.
-    pub(super) get_bytes: usize,
+    pub(super) gets_in_flight: usize,
     /// Bytes of puts that were sent and not said to have been taken; and those taken from the other and not yet reported.
-    pub(super) put_bytes: u64,
-    pub(super) put_taken: u64,
+    pub(super) puts_in_flight: u64,
+    pub(super) puts_unreported: u64,
     /// The epoch of the last view of this node that the other has been sent.
-    pub(super) taught: u64,
-    /// The put whose first piece was accepted here and whose last has not arrived.
-    pub(super) accepted: Option<u64>,
+    pub(super) told_epoch: u64,
+    /// The put whose first piece was accepted_put here and whose last has not arrived.
+    pub(super) accepted_put: Option<u64>,
     /// The messages of which some pieces have arrived.
     pub(super) partial: [Vec<u8>; Port::COUNT],
     /// What may still be sent to each port.
     pub(super) credit: [u64; Port::COUNT],
     /// What was consumed of each port and not yet reported.
-    pub(super) owed: [u64; Port::COUNT],
+    pub(super) unreported: [u64; Port::COUNT],
     pub(super) peer: Option<Peer>,
     /// When the other was last asked, and whether it has not answered yet.
-    pub(super) asked_at: Option<Time>,
-    pub(super) is_asked: bool,
+    pub(super) lease_requested_at: Option<Time>,
+    pub(super) is_lease_requested: bool,
 }
 
 impl Core {
@@ -83,16 +83,16 @@ impl Core {
             return false;
         }
         while self.links[index].in_flight < IN_FLIGHT_MAX {
-            let Some((frame, taught)) = self.next_frame(node, index) else { break };
+            let Some((frame, told_epoch)) = self.next_frame(node, index) else { break };
             node.step();
-            let _watched = watch(Way::Frames);
+            let _watched = watch(Path::Frames);
             // SAFETY: the frame's bytes are on the heap and owned by `sending` until the request is complete.
             match unsafe { self.comm.isend(&frame, index, TAG) } {
                 Ok(request) => {
                     self.sends.push(request);
                     self.sending.push((MemberId(index as u32), frame));
                     self.links[index].in_flight += 1;
-                    self.links[index].taught = taught;
+                    self.links[index].told_epoch = told_epoch;
                     self.advance(index);
                     has_moved = true;
                 }
@@ -114,24 +114,24 @@ impl Core {
     /// that epoch was looked at.
     pub(super) fn next_frame(&mut self, node: &Shm, index: usize) -> Option<(Vec<u8>, u64)> {
         self.links[index].queue.front()?;
-        let deaths: Option<Deaths> = (self.links[index].taught < node.epoch().0).then(|| {
+        let deaths: Option<Deaths> = (self.links[index].told_epoch < node.epoch().0).then(|| {
             let view = node.view();
             (view.dead, view.left)
         });
-        let taught =
-            deaths.as_ref().map_or(self.links[index].taught, |(dead, _)| dead.len() as u64);
+        let told_epoch =
+            deaths.as_ref().map_or(self.links[index].told_epoch, |(dead, _)| dead.len() as u64);
         loop {
             let link = &mut self.links[index];
             let is_wanted = match link.queue.front()? {
                 Outgoing::Small { header, .. } => {
                     header.id == 0 || header.kind == Kind::Reply || {
-                        is_wanted(&self.waiting, header.id)
+                        is_wanted(&self.open_requests, header.id)
                     }
                 }
                 Outgoing::Data { header, sent, .. } => {
-                    header.id == 0 || *sent > 0 || is_wanted(&self.waiting, header.id)
+                    header.id == 0 || *sent > 0 || is_wanted(&self.open_requests, header.id)
                 }
-                Outgoing::Get { header, .. } => is_wanted(&self.waiting, header.id),
+                Outgoing::Get { header, .. } => is_wanted(&self.open_requests, header.id),
             };
             if !is_wanted {
                 if let Some(
@@ -140,14 +140,14 @@ impl Core {
                     | Outgoing::Get { header, .. },
                 ) = link.queue.pop_front()
                 {
-                    self.waiting.remove(&header.id);
+                    self.open_requests.remove(&header.id);
                 }
                 continue;
             }
             let is_held = match link.queue.front()? {
-                Outgoing::Get { .. } => link.get_bytes >= GET_WINDOW,
+                Outgoing::Get { .. } => link.gets_in_flight >= GET_WINDOW,
                 Outgoing::Data { header, .. } => {
-                    header.kind == Kind::Put && link.put_bytes >= PUT_WINDOW
+                    header.kind == Kind::Put && link.puts_in_flight >= PUT_WINDOW
                 }
                 Outgoing::Small { .. } => false,
             };
@@ -156,7 +156,10 @@ impl Core {
                 // ever if answers waited behind them. Nothing else of what is queued may overtake.
                 let at = link.queue.iter().position(|outgoing| match outgoing {
                     Outgoing::Small { header, .. } => {
-                        matches!(header.kind, Kind::Reply | Kind::Taken | Kind::Ask | Kind::Answer)
+                        matches!(
+                            header.kind,
+                            Kind::Reply | Kind::Taken | Kind::LeaseRequest | Kind::LeaseGrant
+                        )
                     }
                     _ => false,
                 })?;
@@ -178,7 +181,7 @@ impl Core {
             };
             return Some((
                 wire::encode(header, deaths.as_ref(), payload, self.membership.members()),
-                taught,
+                told_epoch,
             ));
         }
     }
@@ -191,7 +194,7 @@ impl Core {
             Outgoing::Data { header, data, sent } => {
                 let piece = PIECE_LEN.min(data.len() - *sent);
                 if header.kind == Kind::Put {
-                    link.put_bytes += piece as u64;
+                    link.puts_in_flight += piece as u64;
                 }
                 *sent += piece;
                 *sent == data.len()
@@ -199,7 +202,7 @@ impl Core {
             Outgoing::Get { header, asked } => {
                 let piece = piece_of(header.words[1], *asked as u64);
                 *asked += piece;
-                link.get_bytes += piece;
+                link.gets_in_flight += piece;
                 *asked as u64 == header.words[1]
             }
         };

@@ -7,7 +7,7 @@
 //! node know.
 //!
 //! Members of other nodes are reached by messages alone (`core.rs`): an operation is a request that the target's own
-//! code serves, in its own segment, by the same instructions as its neighbours, and acknowledges. Whichever of its
+//! code serves, in its own segment, by the same instructions as its local_count, and acknowledges. Whichever of its
 //! activities waits in the engine does so, or else its background activity. All calls of MPI are made under one lock,
 //! none of them waits, and no operation needs anyone but its caller and its target.
 //!
@@ -61,7 +61,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long a leaving member waits for the farewells of the others: one of them may be stopped.
+/// How long a leaving member waits for the leave_acks of the others: one of them may be stopped.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 /// A member on the mpi engine.
@@ -69,7 +69,7 @@ pub struct Mpi {
     /// The members of this node, and the view.
     node: Shm,
     /// Which members are of this node.
-    is_neighbour: Vec<bool>,
+    is_local: Vec<bool>,
     /// The way to the members of other nodes; none if there are no others.
     core: Option<Mutex<Core>>,
     /// Until when this member may tell what is in the memory of its node, unless all members run under one kernel: see
@@ -119,8 +119,8 @@ impl Mpi {
 
     /// The members of this node, as a job of their own, if a member is one of them, and their memory may be told of
     /// without a lease.
-    pub(crate) fn neighbour(&self, member: MemberId) -> Option<&Shm> {
-        (self.lease.is_none() && self.is_at_hand(member)).then_some(&self.node)
+    pub(crate) fn mapped_node(&self, member: MemberId) -> Option<&Shm> {
+        (self.lease.is_none() && self.is_mapped_member(member)).then_some(&self.node)
     }
 
     /// The members of this node, as a job of their own, if all are.
@@ -130,29 +130,33 @@ impl Mpi {
 
     /// The way to a member of another node. Of one that does not exist the node says so.
     #[inline]
-    fn elsewhere(&self, member: MemberId) -> Option<&Mutex<Core>> {
+    fn remote_core(&self, member: MemberId) -> Option<&Mutex<Core>> {
         let core = self.core.as_ref()?;
-        (!self.is_neighbour.get(member.index()).copied().unwrap_or(true)).then_some(core)
+        (!self.is_local.get(member.index()).copied().unwrap_or(true)).then_some(core)
     }
 
     /// What an operation on the memory of this node has found, once this member has a lease. The look at the lease comes after
     /// the operation: who has a lease now was counted with until now, by everyone.
     #[inline]
-    fn attest<T>(&self, result: Result<T>) -> Result<T> {
+    fn require_lease<T>(&self, result: Result<T>) -> Result<T> {
         match &self.lease {
-            Some(lease) if result.is_ok() => self.await_lease(lease).and(result),
+            Some(lease) if result.is_ok() => self.wait_for_lease(lease).and(result),
             _ => result,
         }
     }
 
     /// Whether a member's segment is reached by this process's own instructions.
     #[inline]
-    fn is_at_hand(&self, member: MemberId) -> bool {
-        self.elsewhere(member).is_none() && self.onesided.is_none()
+    fn is_mapped_member(&self, member: MemberId) -> bool {
+        self.remote_core(member).is_none() && self.onesided.is_none()
     }
 
     /// Locks the way to a member of another node that lives.
-    fn reach<'a>(&self, core: &'a Mutex<Core>, target: MemberId) -> Result<MutexGuard<'a, Core>> {
+    fn lock_core_for<'a>(
+        &self,
+        core: &'a Mutex<Core>,
+        target: MemberId,
+    ) -> Result<MutexGuard<'a, Core>> {
         self.node.check_target(Epoch::ANY, target)?;
         let mut core = lock(core);
         // Under the lock: whoever dies from here on is found dead by the next one who holds it.
@@ -164,15 +168,15 @@ impl Mpi {
     }
 
     /// What an operation on a neighbour gave, once this member has a lease.
-    fn attest_pending(&self, mut pending: Pending) -> Pending {
+    fn require_lease_for(&self, mut pending: Pending) -> Pending {
         match pending.take() {
-            Some(result) => Pending::ready(pending.target, self.attest(result)),
+            Some(result) => Pending::ready(pending.target, self.require_lease(result)),
             None => pending,
         }
     }
 
     /// Says why operations on a member whose segment is not at hand cannot be started, if so.
-    fn begin_elsewhere<'a>(
+    fn check_remote<'a>(
         &self,
         at: Epoch,
         target: MemberId,
@@ -192,17 +196,17 @@ impl Mpi {
     }
 
     /// Starts an operation on a member whose segment is not at hand, or says why not.
-    fn start_elsewhere(
+    fn start_remote(
         &self,
         at: Epoch,
         target: MemberId,
         operation: Operation<'_>,
     ) -> Result<Pending> {
-        self.begin_elsewhere(at, target, [operation])?;
-        match (&self.onesided, self.elsewhere(target)) {
+        self.check_remote(at, target, [operation])?;
+        match (&self.onesided, self.remote_core(target)) {
             (Some(onesided), _) => Ok(onesided.start(&self.node, at, target, operation)),
             (None, Some(core)) => {
-                Ok(self.reach(core, target)?.start(&self.node, at, target, operation))
+                Ok(self.lock_core_for(core, target)?.start(&self.node, at, target, operation))
             }
             (None, None) => Ok(self.node.start(at, target, operation)),
         }
@@ -210,7 +214,7 @@ impl Mpi {
 
     /// Sends a signal to a member that runs under the same kernel.
     fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
-        let Some(core) = self.elsewhere(member) else { return self.node.signal(member, signal) };
+        let Some(core) = self.remote_core(member) else { return self.node.signal(member, signal) };
         let peer =
             lock(core).peer(member).filter(|peer| peer.kernel == self.myself.kernel).cloned();
         let Some(pid) = peer.and_then(|peer| Pid::from_raw(peer.pid)) else {
@@ -244,7 +248,7 @@ impl Engine for Mpi {
     }
 
     fn domain(&self, member: MemberId) -> Result<String> {
-        let Some(core) = self.elsewhere(member) else { return self.node.domain(member) };
+        let Some(core) = self.remote_core(member) else { return self.node.domain(member) };
         if self.node.is_forked() {
             return Err(Error::Forked);
         }
@@ -261,9 +265,9 @@ impl Engine for Mpi {
     }
 
     fn fence(&self, member: MemberId, until: Time) -> Result<()> {
-        let Some(core) = self.elsewhere(member) else { return self.node.fence(member, until) };
+        let Some(core) = self.remote_core(member) else { return self.node.fence(member, until) };
         let started = self.now();
-        match self.reach(core, member) {
+        match self.lock_core_for(core, member) {
             Err(Error::Dead { .. }) => return Ok(()),
             Err(error) => return Err(error),
             Ok(mut core) => core.fence(&self.node, member),
@@ -300,9 +304,9 @@ impl Engine for Mpi {
         // This node first: its members still reach this one's memory.
         self.node.leave()?;
         if let Some(core) = &self.core {
-            lock(core).say_farewell(&self.node);
+            lock(core).announce_leave(&self.node);
             let until = self.now().after(LEAVE_MAX.min(self.node.time_limit()));
-            while self.now() < until && !lock(core).may_leave() {
+            while self.now() < until && !lock(core).is_leave_acknowledged() {
                 if !self.progress() {
                     std::thread::sleep(SLEEP_MIN);
                 }
@@ -314,8 +318,8 @@ impl Engine for Mpi {
     }
 
     fn segment_len(&self, target: MemberId) -> Result<u64> {
-        let Some(core) = self.elsewhere(target) else { return self.node.segment_len(target) };
-        let pending = self.reach(core, target)?.start_segment_len(&self.node, target);
+        let Some(core) = self.remote_core(target) else { return self.node.segment_len(target) };
+        let pending = self.lock_core_for(core, target)?.start_segment_len(&self.node, target);
         self.wait(pending).map(Done::word)
     }
 
@@ -324,25 +328,25 @@ impl Engine for Mpi {
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        match self.is_at_hand(target) {
-            true => self.attest_pending(self.node.start(at, target, operation)),
+        match self.is_mapped_member(target) {
+            true => self.require_lease_for(self.node.start(at, target, operation)),
             false => self
-                .start_elsewhere(at, target, operation)
+                .start_remote(at, target, operation)
                 .unwrap_or_else(|error| Pending::ready(target, Err(error))),
         }
     }
 
-    fn start_compound(&self, at: Epoch, target: MemberId, parts: &[CompoundStep<'_>]) -> Pending {
-        if self.is_at_hand(target) {
-            return self.attest_pending(self.node.start_compound(at, target, parts));
+    fn start_compound(&self, at: Epoch, target: MemberId, steps: &[CompoundStep<'_>]) -> Pending {
+        if self.is_mapped_member(target) {
+            return self.require_lease_for(self.node.start_compound(at, target, steps));
         }
-        let Some(core) = self.elsewhere(target).filter(|_| self.onesided.is_none()) else {
-            return Pending::ready(target, run_compound(self, at, target, parts));
+        let Some(core) = self.remote_core(target).filter(|_| self.onesided.is_none()) else {
+            return Pending::ready(target, run_compound(self, at, target, steps));
         };
         let start = || {
-            check_compound(parts)?;
-            self.begin_elsewhere(at, target, parts.iter().map(CompoundStep::operation))?;
-            Ok(self.reach(core, target)?.start_compound(&self.node, at, target, parts))
+            check_compound(steps)?;
+            self.check_remote(at, target, steps.iter().map(CompoundStep::operation))?;
+            Ok(self.lock_core_for(core, target)?.start_compound(&self.node, at, target, steps))
         };
         start().unwrap_or_else(|error| Pending::ready(target, Err(error)))
     }
@@ -374,16 +378,16 @@ impl Engine for Mpi {
 
     #[inline]
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
-        match self.is_at_hand(target) {
-            true => self.attest(self.node.put(at, target, offset, data)),
+        match self.is_mapped_member(target) {
+            true => self.require_lease(self.node.put(at, target, offset, data)),
             false => self.wait(self.start(at, target, Operation::Put { offset, data })).map(|_| ()),
         }
     }
 
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        if self.is_at_hand(target) {
-            return self.attest(self.node.get(at, target, offset, buffer));
+        if self.is_mapped_member(target) {
+            return self.require_lease(self.node.get(at, target, offset, buffer));
         }
         match self.wait(self.start(at, target, Operation::Get { offset, len: buffer.len() }))? {
             Done::Get(bytes) => buffer.copy_from_slice(&bytes),
@@ -394,8 +398,8 @@ impl Engine for Mpi {
 
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
-        match self.is_at_hand(target) {
-            true => self.attest(self.node.load(at, target, offset)),
+        match self.is_mapped_member(target) {
+            true => self.require_lease(self.node.load(at, target, offset)),
             false => self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word),
         }
     }
@@ -409,8 +413,10 @@ impl Engine for Mpi {
         expected: u64,
         new: u64,
     ) -> Result<u64> {
-        match self.is_at_hand(target) {
-            true => self.attest(self.node.compare_and_swap(at, target, offset, expected, new)),
+        match self.is_mapped_member(target) {
+            true => {
+                self.require_lease(self.node.compare_and_swap(at, target, offset, expected, new))
+            }
             false => {
                 let operation = Operation::CompareAndSwap { offset, expected, new };
                 self.wait(self.start(at, target, operation)).map(Done::word)
@@ -420,8 +426,8 @@ impl Engine for Mpi {
 
     #[inline]
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
-        match self.is_at_hand(target) {
-            true => self.attest(self.node.fetch_add(at, target, offset, delta)),
+        match self.is_mapped_member(target) {
+            true => self.require_lease(self.node.fetch_add(at, target, offset, delta)),
             false => self
                 .wait(self.start(at, target, Operation::FetchAdd { offset, delta }))
                 .map(Done::word),
@@ -434,7 +440,7 @@ impl Engine for Mpi {
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
-        let Some(core) = self.elsewhere(to) else { return self.node.send(to, port, bytes) };
+        let Some(core) = self.remote_core(to) else { return self.node.send(to, port, bytes) };
         if bytes.len() > MESSAGE_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
@@ -443,7 +449,7 @@ impl Engine for Mpi {
         loop {
             let bell = self.bell();
             {
-                let mut core = self.reach(core, to)?;
+                let mut core = self.lock_core_for(core, to)?;
                 self.node.step();
                 if core.send(&self.node, to, port, bytes) {
                     return Ok(());
@@ -456,11 +462,11 @@ impl Engine for Mpi {
     }
 
     fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {
-        let Some(core) = self.elsewhere(to) else { return self.node.try_send(to, port, bytes) };
+        let Some(core) = self.remote_core(to) else { return self.node.try_send(to, port, bytes) };
         if bytes.len() > TRY_SEND_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
-        let mut core = self.reach(core, to)?;
+        let mut core = self.lock_core_for(core, to)?;
         self.node.step();
         Ok(core.send(&self.node, to, port, bytes))
     }
@@ -531,8 +537,8 @@ impl Engine for Mpi {
     }
 
     fn ring(&self, member: MemberId) -> Result<()> {
-        let Some(core) = self.elsewhere(member) else { return self.node.ring(member) };
-        match self.reach(core, member) {
+        let Some(core) = self.remote_core(member) else { return self.node.ring(member) };
+        match self.lock_core_for(core, member) {
             Ok(mut core) => core.ring(&self.node, member),
             // Nobody is there to hear it.
             Err(Error::Dead { .. }) => {}
@@ -564,7 +570,7 @@ impl Engine for Mpi {
             Fault::Resume(member) => (member, Signal::CONT),
             own => return self.node.inject(own),
         };
-        match self.elsewhere(member) {
+        match self.remote_core(member) {
             None => self.node.inject(fault),
             Some(_) => self.signal(member, signal),
         }

@@ -79,7 +79,7 @@ pub(super) fn is_wanted() -> bool {
 
 /// Which way to others is inside MPI; of each, one activity at a time, since it holds its lock.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Path {
     Frames = 0,
     Window = 1,
 }
@@ -91,21 +91,21 @@ static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// A call that the watchdog sees until this is dropped.
 pub(super) struct Watched {
-    way: Way,
+    path: Path,
     outer: u64,
 }
 
 /// Lets the watchdog see that the caller is inside MPI. Without this path there is none, and nothing happens.
-pub(super) fn watch(way: Way) -> Option<Watched> {
+pub(super) fn watch(path: Path) -> Option<Watched> {
     IS_WATCHED.load(Ordering::Relaxed).then(|| {
         let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
-        Watched { way, outer: INSIDE[way as usize].swap(call, Ordering::Relaxed) }
+        Watched { path, outer: INSIDE[path as usize].swap(call, Ordering::Relaxed) }
     })
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        INSIDE[self.way as usize].store(self.outer, Ordering::Relaxed);
+        INSIDE[self.path as usize].store(self.outer, Ordering::Relaxed);
     }
 }
 
@@ -208,7 +208,7 @@ impl Lane {
         let mut has_moved = false;
         loop {
             if let Some(request) = &mut self.request {
-                let _watched = watch(Way::Window);
+                let _watched = watch(Path::Window);
                 match request.test() {
                     Ok(false) => return has_moved,
                     Ok(true) => self.request = None,
@@ -224,7 +224,7 @@ impl Lane {
                 return has_moved;
             }
             let result = {
-                let _watched = watch(Way::Window);
+                let _watched = watch(Path::Window);
                 self.step(node, window)
             };
             match result {
@@ -394,7 +394,7 @@ impl Failed {
     }
 }
 
-struct Inner {
+struct Lanes {
     window: Window,
     failed: Failed,
     lanes: Vec<Lane>,
@@ -404,7 +404,7 @@ struct Inner {
 }
 
 /// The window, and what is under way in it.
-pub(super) struct OneSided(Mutex<Inner>);
+pub(super) struct OneSided(Mutex<Lanes>);
 
 impl OneSided {
     /// Makes the window, contacts everybody, and sets the watchdog on the calls of MPI.
@@ -447,7 +447,7 @@ impl OneSided {
         let lane = |(target, [segment]): (usize, [u64; 1])| {
             Lane::new(target, target == me.index(), segment)
         };
-        Ok(OneSided(Mutex::new(Inner {
+        Ok(OneSided(Mutex::new(Lanes {
             window,
             failed: Failed { comm, ranks: vec![0; members] },
             lanes: segments.into_iter().enumerate().map(lane).collect(),
@@ -478,7 +478,7 @@ impl OneSided {
         let op = Op { at, offset, len, kind, stage: Stage::Fit, bytes, completer };
         let mut inner = lock(&self.0);
         inner.lanes[target.index()].queue.push_back(op);
-        inner.notice(node);
+        inner.apply_deaths(node);
         inner.advance(node, target.index());
         pending
     }
@@ -489,7 +489,7 @@ impl OneSided {
             return false;
         }
         let Ok(mut inner) = self.0.try_lock() else { return false };
-        let mut has_moved = inner.notice(node);
+        let mut has_moved = inner.apply_deaths(node);
         for index in 0..inner.lanes.len() {
             has_moved |= inner.advance(node, index);
         }
@@ -507,9 +507,9 @@ impl OneSided {
     }
 }
 
-impl Inner {
+impl Lanes {
     /// Ends what is under way to those who have died; whether anybody has.
-    fn notice(&mut self, node: &Shm) -> bool {
+    fn apply_deaths(&mut self, node: &Shm) -> bool {
         if node.epoch().0 == self.seen_epoch {
             return false;
         }

@@ -1,247 +1,418 @@
-//! When the suspicion that a member of another node has failed becomes its death, where no kernel can say so.
+//! The rules by which a suspected remote member is declared dead where no kernel can prove its
+//! death, and by which a member that was cut off stops serving before that.
 //!
-//! MPI calls a member failed when its process has ended, but also when a connection was merely lost; and one that does not
-//! answer may be out of reach: after a cut link both sides suspect each other. So a member is *buried* on a suspicion
-//! alone only by a majority, and only when it can no longer be told Ok by anybody. What follows is written for one
-//! member X that lives and is out of reach of others.
+//! # The problem
+//! MPI calls a member failed when its process has ended, and also when its connection is lost. A
+//! member that does not answer may be alive behind a cut link: then both sides suspect each other.
+//! So suspicion alone proves nothing. If both sides acted on it, both would go on with their own
+//! copy of the data.
+//!
+//! The answer is a majority vote plus a lease. A majority of the job declares a member dead, and
+//! waits before it does so until the lease of that member must have run out. A member without a
+//! lease returns `Ok` to no caller. So a member that is declared dead while it lives does no harm.
 //!
 //! # The rules
-//! *Turning away.* A node that suspects X (`core.rs` says why it may) turns away from X, all its members at once (a bit in the
-//! node's memory) and for ever: from then on none of them sends anything to X, an answer least of all. They tell the others
-//! ([`accuse`](Quorum::accuse)). No node turns away from its own members, nor from one that its kernel knows to live.
+//! X is a member that lives and that other members cannot reach. A is a remote member that is to
+//! decide about X.
 //!
-//! *Lease.* X asks all others again and again whether they have turned away, and who has not answers, for its whole node: others
-//! of it may be stopped, which is no death. A majority counts for [`LEASE`] from the moment at which it was asked
-//! ([`lease_until`](Quorum::lease_until)); X's neighbours, and X itself, always count. Without a lease X tells nobody of what is
-//! in its memory: neither its own callers nor those who ask it.
+//! 1. *Quarantine.* A node that suspects X (`detector.rs`) quarantines X. This holds for all
+//!    members of the node at once, by a bit in the node's memory, and for ever: from then on no
+//!    member of the node sends anything to X, above all no lease grant. The node announces the
+//!    quarantine to the other nodes ([`record_quarantine`](Quorum::record_quarantine)). A node
+//!    never quarantines its own members, nor a member whose process its kernel knows to live.
 //!
-//! *Burial.* A member A buries X if it has a lease itself and a majority, A's node among it, turned away from X at least
-//! [`MOURNING`] ago ([`may_bury`](Quorum::may_bury)). Since X's neighbours reach its memory, all of its node go together.
+//! 2. *Lease.* X keeps asking all remote members for lease grants. A member whose node has not
+//!    quarantined X grants, on behalf of its whole node: other members of that node may be stopped,
+//!    which is no death. A grant counts for [`LEASE`] from the moment at which X *sent* the
+//!    request. X has a lease while the members of granting nodes are a majority
+//!    ([`lease_until`](Quorum::lease_until)); X and the members of its node always count. Without a
+//!    lease X reveals nothing of its memory: neither to its own callers nor to remote requesters.
 //!
-//! *Majority* of what: of the *base*, that is all members but the first of A's log of whom every node is known to know
-//! ([`settle`](Quorum::settle)): for whom each node has answered a question which told it, unless all of it are among them. One that
-//! is known to be dead counts on no side. Of one half and the other, it is the one with the first member of the base.
+//! 3. *Eviction.* A may declare X dead if A has a lease itself, and a majority that includes A's
+//!    node has had X in quarantine for [`EVICTION_WAIT`], as far as A knows
+//!    ([`may_declare_dead`](Quorum::may_declare_dead)). Local members of X map its memory, so all
+//!    members of a node are declared dead together.
 //!
-//! *Feuds.* Two nodes may have turned away from each other while others reach both: if a link between two of three is cut, or only
-//! one of them found the other silent for too long. No majority says who is to go, and the two would wait for each other for
-//! ever. If that lasts and nothing new comes to it, those stay of whom none is at odds with another one, as many members as
-//! possible, and turn away from all the others ([`losers`](Quorum::losers)): if they are a majority that this member hears of. Whoever knows of the
-//! same feuds chooses the same ones to stay; nodes that took sides in one feud after the other, each by itself, would in the end
-//! be left without a majority everywhere. Why a node turns away from another does not matter to what follows.
+//! 4. *Voting base.* A majority is counted over the voting base: all members except the longest
+//!    prefix of A's death log that every remaining node has acknowledged
+//!    ([`shrink_voting_base`](Quorum::shrink_voting_base)). A node acknowledges a death by granting
+//!    a request that was sent with the death in the sender's log. A node with no member outside of
+//!    the prefix need not acknowledge it. A member in A's death log counts on no side, also while
+//!    it is in the voting base. Of two halves, the half with the lowest member of the base is the
+//!    majority.
 //!
-//! # Why a member that was buried has no lease
-//! Let A begin to mourn X at time z, with the majority V and the base M − D. Let X have a lease at t, by the majority Q and the
-//! base M − E, and t be the first moment at which one is buried and has a lease; so t > z + `MOURNING`. If some c is
-//! in both V and Q, it turned away from X before z and has answered what X asked after t − `LEASE`, which is
-//! after z (`MOURNING` is so much longer than `LEASE` that clocks may differ in speed): it has not. So V and Q have nobody in
-//! common. But:
+//! 5. *Partial partitions.* A node may have quarantined another, or two nodes each other, while
+//!    further nodes reach both: the link between two of three nodes is cut, or only the first of
+//!    them found the second silent for too long. Rule 3 does not say which of the two has to go,
+//!    and each would wait for the other for ever. If the set of these pairs stays unchanged for
+//!    some time, the job keeps the largest group of nodes without a pair inside it
+//!    (`partition.rs`), and the nodes of this group quarantine all other nodes
+//!    ([`to_evict`](Quorum::to_evict)), provided that the group is a majority from which this
+//!    member has fresh grants. Nodes with equal knowledge of the pairs choose equal groups. If each
+//!    node took sides pair by pair instead, the nodes could end up without a majority anywhere. For
+//!    what follows it does not matter why a node has quarantined another.
 //!
-//! - Q has none of D. X was not dead to A, so A took none of them out of the base before X's node had answered for it, and had
-//!   it in its log. X counts with those whom it does not find there. So if it has counted with one of D, that was before z, by
-//!   answers to what was asked before, and is over at t.
-//! - V has none of E. Each node of V has answered X for E, unless it is in E, and that before it turned away; A heard of that
-//!   later, and so knows of E. The exception: all of V are in E. Then everyone outside of E has answered X for all of
-//!   them, whom nobody listens to any more that has; and has not been told by then that X is buried. So nobody outside of E ever is.
+//! # Why a member that was declared dead has no lease
+//! Let M be the set of all members. Let A's eviction wait for X begin at time z, with the
+//! quarantining majority V of the voting base M − D. Suppose that X has a lease at time t although
+//! it was declared dead, by the granting majority Q of its own voting base M − E, and let t be the
+//! first moment at which this happens in the job. Then t > z + `EVICTION_WAIT`.
 //!
-//! So V and Q are parts of M without D and E. If D = E they are majorities of one set, and of two halves only one has the
-//! first. Otherwise M without both is smaller than the mean of M − D and M − E, and half of each is too much for it.
+//! *V and Q have no member in common.* Suppose that c is in both. The node of c quarantined X
+//! before z. It also granted a request that X sent after t − `LEASE`, hence after z:
+//! `EVICTION_WAIT` is longer than `LEASE` by enough of a margin for clocks that differ in speed.
+//! But a node that has quarantined X grants it nothing.
 //!
-//! Nor can two members bury each other: the later one would have to have a lease.
+//! *Q contains no member of D.* A removed D from its voting base only after X's node, which was not
+//! dead to A, had acknowledged these deaths. So they were in the log of X's node before z. X does
+//! not count members that it finds in that log. If it ever counted a member of D, then by a grant
+//! for a request sent before z, which has expired at t.
 //!
-//! # What a survivor finds
-//! Nothing here is in anybody's way who dies: what a node has turned away from is in its memory as long as one of its
-//! members lives, and A's burial is a death like any other once it is in the log of A's node.
+//! *V contains no member of E*, if any node of V has a member outside of E. That node had to
+//! acknowledge E to X, and did so before it quarantined X. A learned of the quarantine later than
+//! that, and with it of the deaths E: frames carry the deaths that their sender knows. A does not
+//! count members that it knows to be dead.
+//!
+//! The remaining case is that all members of V are in E. Then every node outside of E has
+//! acknowledged to X that all members of V, A among them, are dead. It had not been told by then
+//! that X is dead, since it granted X's request, and from then on it ignores frames of V. So no
+//! member outside of E ever learns that X was declared dead, and X's lease does no harm.
+//!
+//! *Contradiction.* V and Q are disjoint subsets of M − D − E, V at least half of M − D, and Q at
+//! least half of M − E. If D = E, both are majorities of a single set, and only the half with the
+//! lowest member is a majority. If D ≠ E, then M − D − E has fewer members than the mean of M − D
+//! and M − E, so half of each does not fit into it.
+//!
+//! Two members cannot declare each other dead: the later of the two would need a lease at that
+//! time.
+//!
+//! # What happens on a death
+//! No rule waits for a member that dies. The quarantine bits stay in the memory of their node as
+//! long as any member of the node lives. A's declaration is a death like any other as soon as it is
+//! in the log of A's node.
 //!
 //! # What is given up
-//! If half of the base or more is out of reach at once, whole nodes of it, and without proof, the rest has no lease: its calls wait
-//! for the job's time limit, and then the member ends itself. And if all of V have died, and whoever was told
-//! that X is buried, X may have a lease again: what they acknowledged without X has died with them, as it may
-//! where so many die, but then X does not know that anything is lost.
+//! - If whole nodes with half of the voting base or more become unreachable at once, and no
+//!   kernel proves their deaths, the remaining members have no lease. Their calls wait for the time
+//!   limit of the job, and then each of them ends itself.
+//! - If all members of V die, and all members that were told of X's declared death, X may get a
+//!   lease again. The values that these members acknowledged without X have died with them, which
+//!   is allowed when so many members die. But X does not know that anything is lost.
 
 #[cfg(test)]
 mod model;
 mod partition;
 
-use self::partition::at_peace;
+use self::partition::max_weight_independent_set;
 use crate::engine::{MemberId, MemberSet, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-/// How long a majority that has answered counts.
+/// How long a grant counts, from the moment at which it was requested.
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
-/// How long one is mourned before it is buried.
-pub(super) const MOURNING: Duration = Duration::from_millis(2500);
+/// How long a majority must have had a member in quarantine before the member is declared dead.
+pub(super) const EVICTION_WAIT: Duration = Duration::from_millis(2500);
 
-/// How often a member asks each other one, if that answers.
-pub(super) const ASK_PERIOD: Duration = Duration::from_millis(500);
+/// How often a member asks each remote member for a grant, if that member answers.
+pub(super) const LEASE_REQUEST_PERIOD: Duration = Duration::from_millis(500);
 
-/// What one member knows of who is with whom.
+/// What a member knows about grants and quarantines.
 pub(super) struct Quorum {
+    /// By member: the number of its node, which is the lowest member of the node.
     node_of: Vec<usize>,
-    /// The number of this member's own node.
-    own: usize,
-    base: MemberSet,
-    /// By the number of a node: whom it has turned away from.
-    accused: Vec<MemberSet>,
-    /// By the number of a node: when this member asked the newest question that one of it has answered, and the epoch that its
-    /// own node had then.
-    answers: Vec<Option<(Time, u64)>>,
-    /// Since when a majority is known to have turned away from a member.
-    mourned: HashMap<MemberId, Time>,
-    /// The nodes one of which has turned away from the other, the lower one first, and for how long nothing of that has changed.
-    feuds: BTreeSet<(usize, usize)>,
-    quiet: Duration,
+    own_node: usize,
+    voting_base: MemberSet,
+    /// By node: the members that it has quarantined.
+    quarantined_by: Vec<MemberSet>,
+    /// By node: when this member sent the newest request that a member of the node has granted, and
+    /// the epoch that this member's node had then.
+    grants: Vec<Option<(Time, u64)>>,
+    /// Since when a majority is known to have the member in quarantine.
+    eviction_waits: HashMap<MemberId, Time>,
+    /// The pairs of living nodes in which either has quarantined the other, the lower node first.
+    partitions: BTreeSet<(usize, usize)>,
+    /// For how long `partitions` has not changed.
+    unchanged_for: Duration,
 }
 
-/// Whether some members are a majority of others.
-fn is_majority(base: &MemberSet, is_one: impl Fn(MemberId) -> bool) -> bool {
-    let count = base.iter().filter(|&member| is_one(member)).count();
-    2 * count > base.len() || (2 * count == base.len() && base.iter().next().is_some_and(is_one))
+/// Whether the members for which `votes` is true are a majority of the voting base.
+fn is_majority(voting_base: &MemberSet, votes: impl Fn(MemberId) -> bool) -> bool {
+    let count = voting_base.iter().filter(|&member| votes(member)).count();
+    2 * count > voting_base.len()
+        || (2 * count == voting_base.len() && voting_base.iter().next().is_some_and(votes))
 }
 
 impl Quorum {
-    /// What the member `me` knows at first: nothing.
+    /// At first there are no grants and no quarantines, and all members vote.
     pub(super) fn new(me: MemberId, node_of: Vec<usize>) -> Quorum {
         let members = node_of.len();
         Quorum {
-            own: node_of[me.index()],
-            base: MemberSet::first(members),
-            accused: vec![MemberSet::new(); members],
-            answers: vec![None; members],
-            mourned: HashMap::new(),
-            feuds: BTreeSet::new(),
-            quiet: Duration::ZERO,
+            own_node: node_of[me.index()],
+            voting_base: MemberSet::first(members),
+            quarantined_by: vec![MemberSet::new(); members],
+            grants: vec![None; members],
+            eviction_waits: HashMap::new(),
+            partitions: BTreeSet::new(),
+            unchanged_for: Duration::ZERO,
             node_of,
         }
     }
 
-    /// A member, maybe this one, says that its node has turned away from these.
-    pub(super) fn accuse(&mut self, from: MemberId, whom: &MemberSet) {
+    /// Records that the node of `from`, which may be this member's own, has quarantined members.
+    pub(super) fn record_quarantine(&mut self, from: MemberId, members: &MemberSet) {
         let node = self.node_of[from.index()];
-        self.accused[node].union_with(whom);
+        self.quarantined_by[node].union_with(members);
     }
 
-    /// A member has answered a question that was asked at this time, with this epoch: for its node.
-    pub(super) fn answer(&mut self, from: MemberId, asked_at: Time, epoch: u64) {
-        let answer = &mut self.answers[self.node_of[from.index()]];
-        *answer = (*answer).max(Some((asked_at, epoch)));
+    /// Records that `from` has granted, on behalf of its node, the request that this member sent at
+    /// `requested_at` when its node had the given epoch.
+    pub(super) fn record_grant(&mut self, from: MemberId, requested_at: Time, epoch: u64) {
+        let grant = &mut self.grants[self.node_of[from.index()]];
+        *grant = (*grant).max(Some((requested_at, epoch)));
     }
 
-    /// The epoch up to which a member's node is known to know of the deaths.
-    pub(super) fn known_by(&self, member: MemberId) -> u64 {
-        self.answers[self.node_of[member.index()]].map_or(0, |(_, epoch)| epoch)
+    /// The epoch of this member's node up to which the node of `member` has acknowledged its
+    /// deaths.
+    pub(super) fn acknowledged_epoch(&self, member: MemberId) -> u64 {
+        self.grants[self.node_of[member.index()]].map_or(0, |(_, epoch)| epoch)
     }
 
-    fn others(&self) -> impl Iterator<Item = MemberId> + '_ {
+    fn remote_members(&self) -> impl Iterator<Item = MemberId> + '_ {
         (0..self.node_of.len() as u32)
             .map(MemberId)
-            .filter(|other| self.node_of[other.index()] != self.own)
+            .filter(|member| self.node_of[member.index()] != self.own_node)
     }
 
-    /// Takes those out of the base of whom every node knows that they are dead, but those who are among them. `death_order` are the
-    /// dead of this member's node, in the order in which they entered its log.
-    pub(super) fn settle(&mut self, death_order: &[MemberId]) {
-        let mut settled = death_order.len();
-        let gone = loop {
-            let gone: MemberSet = death_order[..settled].iter().copied().collect();
-            let asked = self.others().filter(|&other| !gone.contains(other));
-            let known = asked.map(|other| self.known_by(other)).min().unwrap_or(u64::MAX);
-            if known >= settled as u64 {
-                break gone;
+    /// Removes the longest prefix of `death_order` from the voting base that every node with a
+    /// member outside of the prefix has acknowledged. `death_order` has the dead of this member's
+    /// node in the order in which they entered its log.
+    pub(super) fn shrink_voting_base(&mut self, death_order: &[MemberId]) {
+        let mut len = death_order.len();
+        let prefix = loop {
+            let prefix: MemberSet = death_order[..len].iter().copied().collect();
+            let remaining = self.remote_members().filter(|&member| !prefix.contains(member));
+            let acknowledged =
+                remaining.map(|member| self.acknowledged_epoch(member)).min().unwrap_or(u64::MAX);
+            if acknowledged >= len as u64 {
+                break prefix;
             }
-            settled = known as usize;
+            len = acknowledged as usize;
         };
-        self.base = self.base.iter().filter(|&member| !gone.contains(member)).collect();
+        self.voting_base =
+            self.voting_base.iter().filter(|&member| !prefix.contains(member)).collect();
     }
 
-    /// Until when this member has a lease. `dead` are those in the log of its node, looked at after the clock: one of them
-    /// never counts from a moment at which it was in the log.
+    /// Until when this member has a lease. `dead` is the log of its node, read after the clock: so
+    /// no member counts from a moment at which it was in the log.
     pub(super) fn lease_until(&self, dead: &MemberSet, now: Time) -> Time {
-        let is_neighbour = |member: MemberId| self.node_of[member.index()] == self.own;
-        let asked_at = |member: MemberId| match is_neighbour(member) {
+        let is_local = |member: MemberId| self.node_of[member.index()] == self.own_node;
+        let requested_at = |member: MemberId| match is_local(member) {
             true => Some(now),
-            false => self.answers[self.node_of[member.index()]].map(|(asked_at, _)| asked_at),
+            false => {
+                self.grants[self.node_of[member.index()]].map(|(requested_at, _)| requested_at)
+            }
         };
-        let living = self.base.iter().filter(|&member| !dead.contains(member));
-        let mut asked: Vec<(Time, MemberId)> =
-            living.filter_map(|member| Some((asked_at(member)?, member))).collect();
-        asked.sort_unstable_by(|one, other| other.cmp(one));
-        // As many of those who were asked last as are a majority.
-        let first = self.base.iter().next();
+        let living = self.voting_base.iter().filter(|&member| !dead.contains(member));
+        let mut granted: Vec<(Time, MemberId)> =
+            living.filter_map(|member| Some((requested_at(member)?, member))).collect();
+        granted.sort_unstable_by(|one, other| other.cmp(one));
+        // The shortest run of the newest grants that is a majority; its oldest grant ends first.
+        let first = self.voting_base.iter().next();
         let mut has_first = false;
-        for (count, &(from, member)) in (1..).zip(&asked) {
+        for (count, &(requested_at, member)) in (1..).zip(&granted) {
             has_first |= Some(member) == first;
-            if 2 * count > self.base.len() || (2 * count == self.base.len() && has_first) {
-                return from.after(LEASE);
+            if 2 * count > self.voting_base.len()
+                || (2 * count == self.voting_base.len() && has_first)
+            {
+                return requested_at.after(LEASE);
             }
         }
         Time(0)
     }
 
-    /// Whom this member's node is to turn away from because they and others have turned away from each other, once nothing of that
-    /// has changed for `patience`: nobody, unless those who are to stay are a majority of which this member has a fresh answer.
-    /// To be asked again and again; `elapsed` is the time since it last was, as far as this member was awake.
-    pub(super) fn losers(
+    /// The members that this member's node is to quarantine because of partial partitions that have
+    /// not changed for `patience`. Empty unless this member's node stays, and the nodes that stay
+    /// are a majority from which this member has fresh grants.
+    ///
+    /// To be called periodically. `elapsed` is the time since the last call, without time in which
+    /// this member was stopped.
+    pub(super) fn to_evict(
         &mut self,
         dead: &MemberSet,
         now: Time,
         elapsed: Duration,
         patience: Duration,
     ) -> MemberSet {
-        if self.accused.iter().all(MemberSet::is_empty) {
+        if self.quarantined_by.iter().all(MemberSet::is_empty) {
             return MemberSet::new();
         }
+        // The number of living members of each node.
         let mut living: BTreeMap<usize, usize> = BTreeMap::new();
         for (index, &node) in self.node_of.iter().enumerate() {
             *living.entry(node).or_default() += usize::from(!dead.contains(MemberId(index as u32)));
         }
         living.retain(|_, members| *members > 0);
-        let mut feuds = BTreeSet::new();
-        for &one in living.keys() {
-            for whom in self.accused[one].iter().filter(|&whom| !dead.contains(whom)) {
-                let other = self.node_of[whom.index()];
-                feuds.insert((one.min(other), one.max(other)));
+        let mut partitions = BTreeSet::new();
+        for &node in living.keys() {
+            for member in self.quarantined_by[node].iter().filter(|&member| !dead.contains(member))
+            {
+                let other = self.node_of[member.index()];
+                partitions.insert((node.min(other), node.max(other)));
             }
         }
-        self.quiet =
-            if feuds == self.feuds { self.quiet.saturating_add(elapsed) } else { Duration::ZERO };
-        self.feuds = feuds;
-        if self.feuds.is_empty() || self.quiet < patience {
+        self.unchanged_for = if partitions == self.partitions {
+            self.unchanged_for.saturating_add(elapsed)
+        } else {
+            Duration::ZERO
+        };
+        self.partitions = partitions;
+        if self.partitions.is_empty() || self.unchanged_for < patience {
             return MemberSet::new();
         }
         let is_fresh = |member: MemberId| {
             let node = self.node_of[member.index()];
-            let asked_at = self.answers[node].map(|(asked_at, _)| asked_at);
+            let requested_at = self.grants[node].map(|(requested_at, _)| requested_at);
             !dead.contains(member)
-                && (node == self.own
-                    || asked_at.is_some_and(|asked_at| now < asked_at.after(LEASE)))
+                && (node == self.own_node
+                    || requested_at.is_some_and(|requested_at| now < requested_at.after(LEASE)))
         };
-        // Looked at first, since it is the cheaper one: those who were cut off have the most feuds.
-        if !is_majority(&self.base, is_fresh) {
+        // Checked first because it is cheaper: nodes that are cut off know of the most partitions.
+        if !is_majority(&self.voting_base, is_fresh) {
             return MemberSet::new();
         }
-        let nodes = at_peace(living, &self.feuds);
+        let nodes = max_weight_independent_set(living, &self.partitions);
         let stays = |member: MemberId| nodes.contains_key(&self.node_of[member.index()]);
-        if !nodes.contains_key(&self.own)
-            || !is_majority(&self.base, |member| stays(member) && is_fresh(member))
+        if !nodes.contains_key(&self.own_node)
+            || !is_majority(&self.voting_base, |member| stays(member) && is_fresh(member))
         {
             return MemberSet::new();
         }
-        self.others().filter(|&member| !stays(member) && !dead.contains(member)).collect()
+        self.remote_members().filter(|&member| !stays(member) && !dead.contains(member)).collect()
     }
 
-    /// Whether a member of another node may be buried now; if this member has a lease, and together with all of the
-    /// other's neighbours. To be asked again and again: it begins to mourn, and not before its own node has turned away.
-    pub(super) fn may_bury(&mut self, victim: MemberId, dead: &MemberSet, now: Time) -> bool {
-        let has_turned = |member: MemberId| {
-            !dead.contains(member) && self.accused[self.node_of[member.index()]].contains(victim)
+    /// Whether a majority has had a remote member in quarantine for [`EVICTION_WAIT`]. The caller
+    /// may then declare it dead, if the caller has a lease and all other members of that node may
+    /// be declared dead too.
+    ///
+    /// To be called periodically: the first call that finds the majority starts the eviction wait.
+    /// It does not start before this member's own node has the member in quarantine.
+    pub(super) fn may_declare_dead(
+        &mut self,
+        victim: MemberId,
+        dead: &MemberSet,
+        now: Time,
+    ) -> bool {
+        let has_quarantined = |member: MemberId| {
+            !dead.contains(member)
+                && self.quarantined_by[self.node_of[member.index()]].contains(victim)
         };
-        if !self.accused[self.own].contains(victim) || !is_majority(&self.base, has_turned) {
-            self.mourned.remove(&victim);
+        if !self.quarantined_by[self.own_node].contains(victim)
+            || !is_majority(&self.voting_base, has_quarantined)
+        {
+            self.eviction_waits.remove(&victim);
             return false;
         }
-        let since = *self.mourned.entry(victim).or_insert(now);
-        now.since(since) >= MOURNING
+        let since = *self.eviction_waits.entry(victim).or_insert(now);
+        now.since(since) >= EVICTION_WAIT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn set(members: &[u32]) -> MemberSet {
+        members.iter().copied().map(MemberId).collect()
+    }
+
+    /// As few members as possible are evicted. The members that stay agree on the evicted members,
+    /// and these evict no member.
+    #[test]
+    fn a_partial_partition_evicts_the_fewest_members() {
+        let evicted = |quarantines: &[(u32, u32)]| {
+            let evicted_by = |me: u32| {
+                let mut quorum = Quorum::new(MemberId(me), vec![0, 1, 2, 3, 4]);
+                for member in (0..5).map(MemberId) {
+                    quorum.record_grant(member, Time(SECOND), 0);
+                }
+                for &(by, member) in quarantines {
+                    quorum.record_quarantine(MemberId(by), &set(&[member]));
+                }
+                let second = Duration::from_secs(1);
+                let mut to_evict =
+                    || quorum.to_evict(&MemberSet::new(), Time(SECOND), second, 3 * second);
+                let is_patient = (0..3).map(|_| to_evict()).all(|evicted| evicted.is_empty());
+                assert!(is_patient, "patience");
+                to_evict()
+            };
+            let all: Vec<MemberSet> = (0..5).map(evicted_by).collect();
+            let evicted =
+                all.iter().find(|evicted| !evicted.is_empty()).expect("an eviction").clone();
+            for (me, found) in all.into_iter().enumerate() {
+                let stays = !evicted.contains(MemberId(me as u32));
+                let expected = if stays { evicted.clone() } else { MemberSet::new() };
+                assert_eq!(found, expected, "member {me} after {quarantines:?}");
+            }
+            evicted.iter().map(|member| member.0).collect::<Vec<_>>()
+        };
+        assert_eq!(evicted(&[(1, 0)]), [1]);
+        assert_eq!(evicted(&[(1, 0), (2, 0)]), [0]);
+        assert_eq!(evicted(&[(0, 4), (1, 4), (4, 1)]), [4]);
+        assert_eq!(evicted(&[(0, 3), (1, 2), (2, 1)]), [2, 3]);
+    }
+
+    /// Time in which a member was stopped does not count as patience. A member without fresh grants
+    /// of a majority evicts no member: it may have lost the nodes that are to stay.
+    #[test]
+    fn stopped_or_isolated_members_evict_no_member() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2]);
+        let (dead, patience) = (MemberSet::new(), Duration::from_secs(3));
+        quorum.record_quarantine(MemberId(1), &set(&[2]));
+        quorum.record_quarantine(MemberId(2), &set(&[1]));
+        let mut evicted = |at: u64, elapsed: u64, granting: &[u32]| {
+            for &member in granting {
+                quorum.record_grant(MemberId(member), Time(at * SECOND), 0);
+            }
+            let elapsed = Duration::from_secs(elapsed);
+            let evicted = quorum.to_evict(&dead, Time(at * SECOND), elapsed, patience);
+            evicted.iter().map(|member| member.0).collect::<Vec<_>>()
+        };
+        assert_eq!([evicted(1, 0, &[1, 2]), evicted(2, 1, &[1, 2])], [[0; 0]; 2]);
+        assert_eq!(evicted(30, 1, &[1, 2]), [0; 0], "stopped");
+        assert_eq!(evicted(33, 1, &[2]), [0; 0], "no grant of the node that is to stay");
+        assert_eq!(evicted(34, 1, &[1]), [2]);
+    }
+
+    #[test]
+    fn a_death_leaves_the_voting_base_once_all_nodes_acknowledged_it() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2, 3]);
+        let death_order = [MemberId(3)];
+        let mut base_len = |grants: &[(u32, u64)]| {
+            for &(from, epoch) in grants {
+                quorum.record_grant(MemberId(from), Time(1), epoch);
+            }
+            quorum.shrink_voting_base(&death_order);
+            quorum.voting_base.len()
+        };
+        assert_eq!(base_len(&[]), 4);
+        assert_eq!(base_len(&[(1, 1), (2, 0)]), 4);
+        assert_eq!(base_len(&[(2, 1)]), 3);
+    }
+
+    /// While local members may still grant the victim a lease, the eviction wait does not run.
+    #[test]
+    fn eviction_wait_starts_after_the_quarantine_by_the_own_node() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2]);
+        let (victim, dead) = (MemberId(2), MemberSet::new());
+        let mut may_declare_dead = |by: u32, at_ms: u64| {
+            quorum.record_quarantine(MemberId(by), &set(&[2]));
+            quorum.may_declare_dead(victim, &dead, Time(at_ms * 1_000_000))
+        };
+        let early = [(1, 0), (1, 9000), (0, 10_000), (0, 12_499)];
+        assert_eq!(early.map(|(by, at_ms)| may_declare_dead(by, at_ms)), [false; 4]);
+        assert!(may_declare_dead(0, 12_500));
     }
 }

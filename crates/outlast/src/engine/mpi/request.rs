@@ -11,7 +11,7 @@ use crate::engine::{
 use std::collections::HashMap;
 
 /// An operation whose reply has not arrived.
-pub(super) struct Waiting {
+pub(super) struct OpenRequest {
     pub(super) target: MemberId,
     pub(super) completer: Completer,
     /// Where in the target's segment, and how many bytes: for the error.
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
 pub(super) enum Awaited {
     Put,
     Word,
-    Series,
+    Compound,
     /// The bytes so far, and how many of them have arrived.
     Get(Vec<u8>, usize),
 }
@@ -70,13 +70,13 @@ impl Core {
         node: &Shm,
         at: Epoch,
         target: MemberId,
-        parts: &[CompoundStep<'_>],
+        steps: &[CompoundStep<'_>],
     ) -> Pending {
         // The range of the first part, for the error; which part it was is not told.
-        let (offset, len) = parts.first().map_or((0, 0), |part| part.operation().range());
-        let (pending, id) = self.await_reply(target, (offset, len as u64), Awaited::Series);
-        let header = Header::new(Kind::Series, id, at.0, [0; 3]);
-        self.enqueue(node, target, Outgoing::Small { header, payload: wire::encode_parts(parts) });
+        let (offset, len) = steps.first().map_or((0, 0), |step| step.operation().range());
+        let (pending, id) = self.await_reply(target, (offset, len as u64), Awaited::Compound);
+        let header = Header::new(Kind::Compound, id, at.0, [0; 3]);
+        self.enqueue(node, target, Outgoing::Small { header, payload: wire::encode_steps(steps) });
         pending
     }
 
@@ -97,17 +97,23 @@ impl Core {
         let (pending, completer) = Pending::later(target);
         let id = self.id_next;
         self.id_next += 1;
-        self.waiting.insert(id, Waiting { target, completer, range, awaited });
+        self.open_requests.insert(id, OpenRequest { target, completer, range, awaited });
         (pending, id)
     }
 
     /// Takes the answer to a request of this member.
-    pub(super) fn complete(&mut self, node: &Shm, from: MemberId, header: Header, payload: &[u8]) {
+    pub(super) fn complete_request(
+        &mut self,
+        node: &Shm,
+        from: MemberId,
+        header: Header,
+        payload: &[u8],
+    ) {
         let [word, len, piece] = header.words;
         let link = &mut self.links[from.index()];
-        link.get_bytes = link.get_bytes.saturating_sub(piece_of(len, piece));
+        link.gets_in_flight = link.gets_in_flight.saturating_sub(piece_of(len, piece));
         // The operation may have ended already: by the refusal of an earlier piece.
-        let Some(waiting) = self.waiting.get_mut(&header.id) else { return };
+        let Some(waiting) = self.open_requests.get_mut(&header.id) else { return };
         let result = match Ending::from_byte(header.detail) {
             // The refusing view stood in this frame or in an earlier one, so it is part of this member's by now.
             Some(Ending::Stale) => Err(Error::Stale { now: node.epoch() }),
@@ -135,7 +141,7 @@ impl Core {
                 }
                 Awaited::Put => Ok(Done::Put),
                 Awaited::Word => Ok(Done::Word(word)),
-                Awaited::Series => Ok(Done::Series { done: piece as usize, word }),
+                Awaited::Compound => Ok(Done::Series { done: piece as usize, word }),
             },
             None => {
                 debug_assert!(false, "{from} answered in an unknown way");
@@ -143,13 +149,17 @@ impl Core {
             }
         };
         waiting.completer.complete(result);
-        self.waiting.remove(&header.id);
-        self.has_answers = true;
+        self.open_requests.remove(&header.id);
+        self.has_arrivals = true;
     }
 
     /// Ends the waiting operations that `which` names.
-    pub(super) fn fail(&mut self, which: impl Fn(&Waiting) -> bool, error: impl Fn() -> Error) {
-        self.waiting.retain(|_, waiting| {
+    pub(super) fn fail_requests(
+        &mut self,
+        which: impl Fn(&OpenRequest) -> bool,
+        error: impl Fn() -> Error,
+    ) {
+        self.open_requests.retain(|_, waiting| {
             let is_hit = which(waiting);
             if is_hit {
                 waiting.completer.complete(Err(error()));
@@ -177,12 +187,13 @@ impl Core {
         let message = self.inbox[port as usize].pop_front()?;
         let link = &mut self.links[message.from.index()];
         let cost = message_cost(message.bytes.len());
-        link.owed[port as usize] += cost;
+        link.unreported[port as usize] += cost;
         // Reported in large portions: a frame for each message would double their number.
-        if link.owed[port as usize] >= MESSAGE_WINDOW / 4 && !self.membership.is_dead(message.from)
+        if link.unreported[port as usize] >= MESSAGE_WINDOW / 4
+            && !self.membership.is_dead(message.from)
         {
-            let owed = std::mem::take(&mut link.owed[port as usize]);
-            let header = Header::new(Kind::Credit, 0, 0, [owed, 0, 0]).detail(port as u8);
+            let unreported = std::mem::take(&mut link.unreported[port as usize]);
+            let header = Header::new(Kind::Credit, 0, 0, [unreported, 0, 0]).detail(port as u8);
             self.enqueue_small(node, message.from, header);
         }
         Some(message)
@@ -215,6 +226,6 @@ impl Core {
 }
 
 /// Whether anybody still waits for an operation.
-pub(super) fn is_wanted(waiting: &HashMap<u64, Waiting>, id: u64) -> bool {
+pub(super) fn is_wanted(waiting: &HashMap<u64, OpenRequest>, id: u64) -> bool {
     waiting.get(&id).is_some_and(|waiting| !waiting.completer.is_forgotten())
 }

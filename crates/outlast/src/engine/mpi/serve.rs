@@ -13,11 +13,11 @@ impl Core {
     /// over: so that they can wait for it, it is said before the look at the view.
     pub(super) fn handle(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
         node.set_served(Some(from));
-        self.handle_for(node, from, frame);
+        self.dispatch(node, from, frame);
         node.set_served(None);
     }
 
-    pub(super) fn handle_for(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
+    pub(super) fn dispatch(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
         let Some((header, deaths, payload)) = wire::decode(frame) else {
             debug_assert!(false, "{from} sent a frame that is none");
             return;
@@ -34,7 +34,7 @@ impl Core {
             self.merge_deaths(node, deaths);
         }
         // A member that leaves serves nobody any more.
-        if node.has_ended() && !matches!(header.kind, Kind::Leave | Kind::Farewell) {
+        if node.has_ended() && !matches!(header.kind, Kind::Leave | Kind::LeaveAck) {
             return;
         }
         let port = Port::from_index(header.detail.into());
@@ -56,35 +56,35 @@ impl Core {
                 | Kind::CompareAndSwap
                 | Kind::FetchAdd
                 | Kind::SegmentLen
-                | Kind::Series,
+                | Kind::Compound,
                 _,
             ) => {
                 self.serve(node, from, header, payload);
                 if header.kind == Kind::Put {
-                    self.report_taken(node, from, payload.len());
+                    self.report_puts_taken(node, from, payload.len());
                 }
             }
             (Kind::Taken, _) => {
                 let link = &mut self.links[from.index()];
-                link.put_bytes = link.put_bytes.saturating_sub(header.words[0]);
+                link.puts_in_flight = link.puts_in_flight.saturating_sub(header.words[0]);
             }
-            (Kind::Reply, _) => self.complete(node, from, header, payload),
-            (Kind::Message, Some(port)) => self.take_message(node, from, port, header, payload),
+            (Kind::Reply, _) => self.complete_request(node, from, header, payload),
+            (Kind::Message, Some(port)) => self.receive_piece(node, from, port, header, payload),
             (Kind::Credit, Some(port)) => {
                 self.links[from.index()].credit[port as usize] += header.words[0];
-                self.has_answers = true;
+                self.has_arrivals = true;
             }
             (Kind::Ring, _) => node.ring_own(),
             // That the sender is dead and has left stood in the frame's sets.
             (Kind::Leave, _) => {
-                self.enqueue_small(node, from, Header::new(Kind::Farewell, 0, 0, [0; 3]))
+                self.enqueue_small(node, from, Header::new(Kind::LeaveAck, 0, 0, [0; 3]))
             }
-            (Kind::Farewell, _) => {
-                self.has_answers = true;
-                self.remove_farewell(from);
+            (Kind::LeaveAck, _) => {
+                self.has_arrivals = true;
+                self.remove_leave_ack(from);
             }
             // The dead stood in the frame's sets.
-            (Kind::News, _) => {}
+            (Kind::Deaths, _) => {}
             (Kind::Fence, _) => {
                 let victim = MemberId(header.words[0] as u32);
                 if victim.index() < self.membership.members() {
@@ -95,18 +95,18 @@ impl Core {
                     };
                 }
             }
-            (Kind::Ask, _) => {
-                self.enqueue_small(node, from, Header::new(Kind::Answer, 0, 0, header.words));
+            (Kind::LeaseRequest, _) => {
+                self.enqueue_small(node, from, Header::new(Kind::LeaseGrant, 0, 0, header.words));
             }
-            (Kind::Answer, _) => {
-                self.links[from.index()].is_asked = false;
+            (Kind::LeaseGrant, _) => {
+                self.links[from.index()].is_lease_requested = false;
                 if let Some(quorum) = &mut self.quorum {
-                    quorum.answer(from, Time(header.words[0]), header.words[1]);
+                    quorum.record_grant(from, Time(header.words[0]), header.words[1]);
                 }
             }
-            (Kind::Accuse, _) => {
+            (Kind::Quarantine, _) => {
                 if let Some(quorum) = &mut self.quorum {
-                    quorum.accuse(from, &wire::decode_set(payload));
+                    quorum.record_quarantine(from, &wire::decode_set(payload));
                 }
             }
             (Kind::Message | Kind::Credit, None) => {
@@ -130,10 +130,10 @@ impl Core {
         let link = &mut self.links[from.index()];
         if header.kind == Kind::Put {
             if is_first {
-                link.accepted = Some(header.id);
+                link.accepted_put = Some(header.id);
             }
             // The pieces after a refused first one get no answer of their own.
-            if link.accepted != Some(header.id) {
+            if link.accepted_put != Some(header.id) {
                 return;
             }
         }
@@ -143,7 +143,7 @@ impl Core {
             (true, Ok(segment_len)) => whole.check(me, segment_len),
             (_, other) => other.map(drop),
         };
-        // Of a series: how many of its parts.
+        // Of a series: how many of its steps.
         let mut done = 0;
         let result: Result<(u64, Vec<u8>)> = may.and_then(|()| match header.kind {
             Kind::Put => {
@@ -165,12 +165,12 @@ impl Core {
                 node.compare_and_swap(at, me, offset, len, piece).map(|word| (word, Vec::new()))
             }
             Kind::FetchAdd => node.fetch_add(at, me, offset, piece).map(|word| (word, Vec::new())),
-            Kind::Series => {
-                let Some(parts) = wire::decode_parts(payload) else {
+            Kind::Compound => {
+                let Some(steps) = wire::decode_steps(payload) else {
                     debug_assert!(false, "{from} sent a series that is none");
                     return Err(Error::Ended);
                 };
-                match run_compound(node, at, me, &parts)? {
+                match run_compound(node, at, me, &steps)? {
                     Done::Series { done: count, word } => {
                         done = count as u64;
                         Ok((word, Vec::new()))
@@ -191,7 +191,7 @@ impl Core {
             Err(_) => return,
         };
         if header.kind == Kind::Put && (is_last || ending != Ending::Done) {
-            link.accepted = None;
+            link.accepted_put = None;
         }
         if is_last || ending != Ending::Done {
             let words = if header.kind == Kind::Get { [word, len, piece] } else { [word, 0, done] };
@@ -201,14 +201,14 @@ impl Core {
             // Looked at after the operation: who has a lease now had its memory counted with until now.
             match self.has_lease(node.now()) {
                 true => self.enqueue(node, from, answer),
-                false => self.held.push_back((from, answer)),
+                false => self.held_replies.push_back((from, answer)),
             }
         }
     }
 
     /// Notes that a piece of a put was taken, whatever became of it, and says so in large portions.
-    pub(super) fn report_taken(&mut self, node: &Shm, from: MemberId, len: usize) {
-        let taken = &mut self.links[from.index()].put_taken;
+    pub(super) fn report_puts_taken(&mut self, node: &Shm, from: MemberId, len: usize) {
+        let taken = &mut self.links[from.index()].puts_unreported;
         *taken += len as u64;
         if *taken >= PUT_WINDOW / 4 {
             let taken = std::mem::take(taken);
@@ -216,7 +216,7 @@ impl Core {
         }
     }
 
-    pub(super) fn take_message(
+    pub(super) fn receive_piece(
         &mut self,
         node: &Shm,
         from: MemberId,

@@ -52,7 +52,7 @@ impl Patience {
 
 impl Mpi {
     /// Waits for a lease, and ends this process if none comes within the time limit: the others may have gone on without it.
-    pub(super) fn await_lease(&self, lease: &AtomicU64) -> Result<()> {
+    pub(super) fn wait_for_lease(&self, lease: &AtomicU64) -> Result<()> {
         let limit = self.node.time_limit();
         let mut patience = Patience { left: limit };
         loop {
@@ -91,7 +91,7 @@ impl Mpi {
     }
 
     /// Lets others have the processor, and notes whether any of them wanted it.
-    pub(super) fn give_way(&self) {
+    pub(super) fn yield_processor(&self) {
         let before = self.now();
         std::thread::yield_now();
         let after = self.now();
@@ -136,7 +136,7 @@ impl Mpi {
             if !is_background && idle < SPIN_MAX && !is_crowded {
                 tests += 1;
                 if tests.is_multiple_of(1 << self.quick_yields.load(Ordering::Relaxed)) {
-                    self.give_way();
+                    self.yield_processor();
                 }
             } else {
                 // In proportion, so that what comes after a pause waits for a fraction of the pause.

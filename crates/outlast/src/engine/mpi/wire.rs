@@ -35,10 +35,10 @@ pub(super) enum Kind {
     FetchAdd,
     /// Asks how long the segment is.
     SegmentLen,
-    /// Several small operations, one after the other; payload: [`encode_parts`].
-    Series,
+    /// Several small operations, one after the other; payload: [`encode_steps`].
+    Compound,
     /// How a request ended, see [`Ending`]: the word or the segment's length; for a get, the length of the whole; where the
-    /// piece begins, or how many parts of a series are done.
+    /// piece begins, or how many steps of a series are done.
     Reply,
     /// A piece of a message: nothing, length of the whole, where the piece begins. The detail is the port.
     Message,
@@ -46,22 +46,22 @@ pub(super) enum Kind {
     Credit,
     /// Rings the bell.
     Ring,
-    /// The sender leaves. Answered with `Farewell`.
+    /// The sender leaves. Answered with `LeaveAck`.
     Leave,
     /// The leave was seen.
-    Farewell,
+    LeaveAck,
     /// Nothing but the dead: a member of the sender's node has died, and its node knows.
-    News,
+    Deaths,
     /// The member of this number is to end: the receiver, or one that it can signal.
     Fence,
     /// The receiver has taken this many bytes of puts.
     Taken,
     /// Asks whether the receiver's node has turned away from the sender: the sender's time, its node's epoch.
-    Ask,
+    LeaseRequest,
     /// It has not: the same two words, back.
-    Answer,
+    LeaseGrant,
     /// Whom the sender's node has turned away from; payload: a set.
-    Accuse,
+    Quarantine,
 }
 
 impl Kind {
@@ -74,19 +74,19 @@ impl Kind {
             Kind::CompareAndSwap,
             Kind::FetchAdd,
             Kind::SegmentLen,
-            Kind::Series,
+            Kind::Compound,
             Kind::Reply,
             Kind::Message,
             Kind::Credit,
             Kind::Ring,
             Kind::Leave,
-            Kind::Farewell,
-            Kind::News,
+            Kind::LeaveAck,
+            Kind::Deaths,
             Kind::Fence,
             Kind::Taken,
-            Kind::Ask,
-            Kind::Answer,
-            Kind::Accuse,
+            Kind::LeaseRequest,
+            Kind::LeaseGrant,
+            Kind::Quarantine,
         ];
         ALL.get(usize::from(byte).checked_sub(1)?).copied()
     }
@@ -182,13 +182,13 @@ pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
     members
 }
 
-/// The parts of a series: for each the number of its kind, an offset and two words, the first of which is the length of
+/// The steps of a series: for each the number of its kind, an offset and two words, the first of which is the length of
 /// the bytes that follow a put.
-pub(super) fn encode_parts(parts: &[CompoundStep<'_>]) -> Vec<u8> {
-    let data_len: usize = parts.iter().map(|part| part.data().len()).sum();
-    let mut bytes = Vec::with_capacity(parts.len() * COMPOUND_STEP_LEN + data_len);
-    for part in parts {
-        let (words, data) = match *part {
+pub(super) fn encode_steps(steps: &[CompoundStep<'_>]) -> Vec<u8> {
+    let data_len: usize = steps.iter().map(|step| step.data().len()).sum();
+    let mut bytes = Vec::with_capacity(steps.len() * COMPOUND_STEP_LEN + data_len);
+    for step in steps {
+        let (words, data) = match *step {
             CompoundStep::Expect { offset, word } => ([0, offset, word, 0], &[][..]),
             CompoundStep::Put { offset, data } => ([1, offset, data.len() as u64, 0], data),
             CompoundStep::Swap { offset, expected, new } => ([2, offset, expected, new], &[][..]),
@@ -200,9 +200,9 @@ pub(super) fn encode_parts(parts: &[CompoundStep<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The parts that these bytes are; `None` if they are none, which would be a defect of the sender.
-pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
-    let mut parts = Vec::new();
+/// The steps that these bytes are; `None` if they are none, which would be a defect of the sender.
+pub(super) fn decode_steps(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
+    let mut steps = Vec::new();
     while !bytes.is_empty() {
         let (head, rest) = bytes.split_at_checked(COMPOUND_STEP_LEN)?;
         let word = |at: usize| {
@@ -210,7 +210,7 @@ pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
         };
         let offset = word(1);
         bytes = rest;
-        parts.push(match word(0) {
+        steps.push(match word(0) {
             0 => CompoundStep::Expect { offset, word: word(2) },
             1 => {
                 let (data, rest) = bytes.split_at_checked(usize::try_from(word(2)).ok()?)?;
@@ -222,7 +222,7 @@ pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
             _ => return None,
         });
     }
-    Some(parts)
+    Some(steps)
 }
 
 /// Takes a frame apart; `None` if it is not one, which would be a defect of the sender.
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_comes_back_as_it_was() {
+    fn frames_survive_encoding() {
         let header = Header::new(Kind::CompareAndSwap, 7, 3, [1, 2, u64::MAX]).detail(2);
         let deaths: Deaths = (
             [0, 63, 64, 129].map(MemberId).into_iter().collect(),
@@ -268,27 +268,27 @@ mod tests {
     }
 
     #[test]
-    fn a_series_comes_back_as_it_was() {
-        let parts = [
+    fn compound_steps_survive_encoding() {
+        let steps = [
             CompoundStep::Expect { offset: 8, word: u64::MAX },
             CompoundStep::Put { offset: 16, data: b"odd" },
             CompoundStep::Put { offset: 16, data: b"" },
             CompoundStep::Swap { offset: 24, expected: 1, new: 2 },
             CompoundStep::Load { offset: 32 },
         ];
-        let bytes = encode_parts(&parts);
-        assert_eq!(decode_parts(&bytes), Some(parts.to_vec()));
+        let bytes = encode_steps(&steps);
+        assert_eq!(decode_steps(&bytes), Some(steps.to_vec()));
         let whole =
-            (0..=parts.len()).map(|count| encode_parts(&parts[..count]).len()).collect::<Vec<_>>();
+            (0..=steps.len()).map(|count| encode_steps(&steps[..count]).len()).collect::<Vec<_>>();
         for len in (0..bytes.len()).filter(|len| !whole.contains(len)) {
-            assert_eq!(decode_parts(&bytes[..len]), None, "cut to {len} bytes");
+            assert_eq!(decode_steps(&bytes[..len]), None, "cut to {len} bytes");
         }
         let unknown = [9u64, 0, 0, 0].map(u64::to_le_bytes).concat();
-        assert_eq!(decode_parts(&unknown), None);
+        assert_eq!(decode_steps(&unknown), None);
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn malformed_frames_are_refused() {
         let frame =
             encode(Header::new(Kind::Ring, 0, 0, [0; 3]), Some(&Default::default()), b"", 70);
         assert!(decode(&frame).is_some());
