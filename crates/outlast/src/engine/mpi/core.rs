@@ -1,10 +1,21 @@
-//! Moving data between nodes: the one place where a member talks to MPI, under one lock and never waiting.
+//! The part of a member that calls MPI: it moves frames between this member and remote members.
 //!
-//! To each member of another node there is a *link*: frames wait in the order in which they were started, up to
-//! [`IN_FLIGHT_MAX`] of them are being sent, and one receive is posted. A receive from a dead member ends with an
-//! error by itself, so it is also the detector. There is no receive from any source.
+//! The mpi engine calls MPI only through [`Core`], under a single lock (`onesided.rs`, an
+//! experiment, has a second), and no call of MPI under it waits.
 //!
-//! `membership.rs` says when a remote member is declared dead, and what follows.
+//! For each remote member there is a [`Link`] and a posted receive. A receive from a dead member
+//! ends with an error, so the receives are also a failure detector. There is no receive from any
+//! source, which would have its traps after a failure (docs/decisions/0002).
+//!
+//! | file | part of `Core` |
+//! |---|---|
+//! | `core.rs` | receives and sends, [`Core::progress`], leaving |
+//! | `link.rs` | the queue of frames to a member, flow control |
+//! | `request.rs` | requests and messages of this member, and their replies |
+//! | `serve.rs` | requests and messages that arrive |
+//! | `detector.rs` | finding failed members, performing what `membership.rs` demands |
+//! | `membership.rs` | the state of each member: alive, suspected, quarantined, dead |
+//! | `lease.rs` | this member's lease, by the rules in `quorum.rs` |
 
 use super::detector::{DETECT_PERIOD, Detector, ProcessProbe};
 use super::link::{Link, MESSAGE_WINDOW, Outgoing, PIECE_LEN};
@@ -20,29 +31,31 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The tag of all frames: order between them is what keeps operations in order.
+/// The tag of all frames. MPI keeps messages with equal tags in order, and so keeps operations in
+/// order.
 pub(super) const TAG: i32 = 1;
 
-/// Who another member is, from its first frame.
+/// What a member tells about itself in its first frame.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) pid: i32,
-    /// The same for all that can signal each other.
+    /// Names the kernel. Members under a common kernel can signal each other.
     pub(super) kernel: String,
     pub(super) domain: String,
 }
 
-/// The moving part of a member.
+/// The state of a member's communication with remote members.
 pub(super) struct Core {
     pub(super) comm: Comm,
-    pub(super) tester: Tester,
-    pub(super) completed: Vec<Completed>,
-    /// One receive for each member, null for those that cannot be received from.
+    tester: Tester,
+    completed: Vec<Completed>,
+    /// By member: its posted receive; null for local and dead members.
     pub(super) receives: Vec<Request>,
-    /// The buffers of the receives. MPI writes into them, so they never move and are never freed.
-    pub(super) receive_buffers: Vec<&'static mut [u8]>,
+    /// By member: the buffer of its receive. MPI writes into it, so it never moves and is never
+    /// freed.
+    receive_buffers: Vec<&'static mut [u8]>,
     pub(super) sends: Vec<Request>,
-    /// The frames being sent, in the order of `sends`. MPI reads them until the request is complete.
+    /// The receivers and the frames of `sends`. MPI reads a frame until its request is complete.
     pub(super) sending: Vec<(MemberId, Vec<u8>)>,
     pub(super) links: Vec<Link>,
     pub(super) open_requests: HashMap<u64, OpenRequest>,
@@ -50,18 +63,18 @@ pub(super) struct Core {
     pub(super) inbox: [VecDeque<Message>; Port::COUNT],
     pub(super) membership: Membership,
     pub(super) detector: Detector,
-    /// Who is with whom, if there are members of whom the kernel says nothing.
+    /// Only if the kernel cannot be asked about every remote member.
     pub(super) quorum: Option<Quorum>,
-    /// Until when this member has a lease: the end of time if it needs none.
+    /// Until when this member has a lease: [`Time::NEVER`] if it needs none.
     pub(super) lease: Arc<AtomicU64>,
-    /// Answers that wait for a lease.
+    /// Replies that may be sent once this member has a lease.
     pub(super) held_replies: VecDeque<(MemberId, Outgoing)>,
-    /// The quarantined members that the other nodes were told of.
+    /// The quarantined members that were announced to the other nodes.
     pub(super) announced: MemberSet,
-    /// Whether something arrived that an activity in the middle of a call may wait for.
+    /// Whether a frame or a death arrived that an activity in the middle of a call may wait for.
     pub(super) has_arrivals: bool,
-    /// While this member leaves: who has not said farewell.
-    pub(super) leave_acks: Option<MemberSet>,
+    /// While this member leaves: the remote members that have not acknowledged it.
+    pub(super) leave_pending: Option<MemberSet>,
 }
 
 impl Core {
@@ -105,7 +118,7 @@ impl Core {
             held_replies: VecDeque::new(),
             announced: MemberSet::new(),
             has_arrivals: false,
-            leave_acks: None,
+            leave_pending: None,
         };
         for member in remote {
             core.receive_from(member.index());
@@ -116,15 +129,15 @@ impl Core {
         core
     }
 
-    /// Who a member is, if it has said so.
+    /// What a remote member has told about itself; `None` before its first frame.
     pub(super) fn peer(&self, member: MemberId) -> Option<&Peer> {
         self.links[member.index()].peer.as_ref()
     }
 
-    /// Moves data without waiting; whether anything happened.
+    /// Moves data without waiting; whether any data moved.
     pub(super) fn progress(&mut self, node: &Shm) -> bool {
-        // A member that leaves has ended, but has the others' leave_acks to wait for.
-        if node.is_forked() || (node.has_ended() && self.leave_acks.is_none()) {
+        // A member that leaves has ended, but moves data until its leave is acknowledged.
+        if node.is_forked() || (node.has_ended() && self.leave_pending.is_none()) {
             return false;
         }
         let _watched = watch(Path::Frames);
@@ -138,9 +151,9 @@ impl Core {
             self.detector.detect_at = now.after(DETECT_PERIOD);
         }
         if !self.held_replies.is_empty() && self.has_lease(now) {
-            for (to, answer) in std::mem::take(&mut self.held_replies) {
+            for (to, reply) in std::mem::take(&mut self.held_replies) {
                 if !self.membership.is_dead(to) {
-                    self.enqueue(node, to, answer);
+                    self.enqueue(node, to, reply);
                 }
             }
         }
@@ -153,6 +166,7 @@ impl Core {
         has_moved
     }
 
+    /// Handles the frames that have arrived.
     fn finish_receives(&mut self, node: &Shm) -> bool {
         let mut completed = std::mem::take(&mut self.completed);
         if self.tester.test_some(&mut self.receives, &mut completed).is_err() {
@@ -162,14 +176,15 @@ impl Core {
         for Completed { index, result } in completed.drain(..) {
             match result {
                 Ok(len) => {
-                    // Taken out while the frame is handled; the next receive into it is posted afterwards.
+                    // Taken out while the frame is handled. The next receive into it is posted
+                    // afterwards.
                     let buffer = std::mem::take(&mut self.receive_buffers[index]);
                     self.detector.heard.insert(MemberId(index as u32));
                     self.handle(node, MemberId(index as u32), &buffer[..len]);
                     self.receive_buffers[index] = buffer;
                     self.receive_from(index);
                 }
-                // Whatever the class is: who has failed is asked below.
+                // Whatever the error class is: the detector asks MPI which members have failed.
                 Err(_) => self.detector.has_trouble = true,
             }
         }
@@ -188,6 +203,7 @@ impl Core {
         }
     }
 
+    /// Frees the frames that MPI has sent.
     fn finish_sends(&mut self) -> bool {
         if self.sends.is_empty() {
             return false;
@@ -197,7 +213,7 @@ impl Core {
             self.detector.has_trouble = true;
         }
         let has_moved = !completed.is_empty();
-        // From the last to the first, so that taking one out moves none that is still to come.
+        // From the last to the first: `swap_remove` then moves no entry that is still to come.
         completed.sort_by_key(|completed| std::cmp::Reverse(completed.index));
         for Completed { index, result } in completed.drain(..) {
             self.sends.swap_remove(index);
@@ -205,47 +221,49 @@ impl Core {
             self.links[to.index()].in_flight -= 1;
             if result.is_err() {
                 self.detector.has_trouble = true;
-                // What MPI still does with the bytes after an error is not said anywhere: they stay.
+                // MPI does not say whether it still uses the bytes after an error: they are leaked.
                 std::mem::forget(frame);
             }
         }
         self.completed = completed;
         has_moved
     }
-    /// Gives up all that waits: this member leaves, and serves nobody any more.
+
+    /// Fails all open requests: this member leaves, and serves no further request.
     pub(super) fn begin_leave(&mut self) {
         self.fail_requests(|_| true, || Error::Ended);
-        self.leave_acks = Some(self.membership.living_remote().into_iter().collect());
+        self.leave_pending = Some(self.membership.living_remote().into_iter().collect());
     }
 
-    /// Tells the members of other nodes, once this node has it in its log, that this member has left.
+    /// Tells all remote members that this member has left. Its node has this in the death log
+    /// already.
     pub(super) fn announce_leave(&mut self, node: &Shm) {
         for member in self.membership.living_remote() {
             self.enqueue_small(node, member, Header::new(Kind::Leave, 0, 0, [0; 3]));
         }
     }
 
-    /// Whether all others know that this member leaves.
+    /// Whether all living remote members have acknowledged the leave.
     pub(super) fn is_leave_acknowledged(&self) -> bool {
-        self.leave_acks.as_ref().is_none_or(MemberSet::is_empty)
+        self.leave_pending.as_ref().is_none_or(MemberSet::is_empty)
     }
 
-    /// Leaves, whether or not all others know.
+    /// Ends all communication, whether or not the leave was acknowledged.
     pub(super) fn finish_leave(&mut self) {
-        self.leave_acks = None;
+        self.leave_pending = None;
         for link in &mut self.links {
             link.queue.clear();
         }
         for request in &mut self.receives {
-            // A receive that cannot be cancelled only keeps its buffer, which is never freed anyway.
+            // A receive that cannot be cancelled keeps its buffer, which is never freed anyway.
             let _ = request.cancel();
         }
     }
 
-    /// Waits no longer for a member's farewell.
-    pub(super) fn remove_leave_ack(&mut self, member: MemberId) {
-        if let Some(leave_acks) = &mut self.leave_acks {
-            *leave_acks = leave_acks.iter().filter(|&other| other != member).collect();
+    /// Waits no longer for a member to acknowledge the leave: it has done so, or is dead.
+    pub(super) fn record_leave_ack(&mut self, member: MemberId) {
+        if let Some(leave_pending) = &mut self.leave_pending {
+            *leave_pending = leave_pending.iter().filter(|&other| other != member).collect();
         }
     }
 }

@@ -6,8 +6,8 @@
 //! are stopped. So a detector only ever causes [`Event::Suspected`]. Proof is the kernel's word
 //! ([`ProcessProbe`]) or a majority of the job (`quorum.rs`).
 //!
-//! The kernel is asked in any case where it can be: MPI has its knowledge from daemons, which may be
-//! stopped or cut off themselves.
+//! The kernel is asked in any case where it can be: MPI has its knowledge from daemons, which may
+//! be stopped or cut off themselves.
 
 use super::core::Core;
 use super::membership::{self, Action, Event};
@@ -135,8 +135,8 @@ impl Core {
 
     /// Suspects the members of nodes that have answered nothing for long, since MPI may take a
     /// quarter of an hour to find that a link is cut; and the members that a partial partition
-    /// evicts. One member that answers is enough for its node: the other members may be stopped,
-    /// which is no death.
+    /// evicts. A single member that answers is enough for its node: the other members may be
+    /// stopped, which is no death.
     pub(super) fn detect_silence(&mut self, node: &Shm) {
         let now = node.now();
         let detector = &mut self.detector;
@@ -174,7 +174,7 @@ impl Core {
     /// Applies the deaths in the log of this node, whichever member has entered them; whether there
     /// was a new death.
     pub(super) fn apply_deaths(&mut self, node: &Shm) -> bool {
-        // For every frame and every request: without news it must cost one load.
+        // Called for every frame and every request: without news it must cost a single load.
         match self.read_log(node) {
             Some(logged) => self.drive(node, logged),
             None => false,
@@ -221,8 +221,8 @@ impl Core {
         None
     }
 
-    /// Has this node quarantine the suspected members, except those that the kernel knows to live,
-    /// and reads which members this node has quarantined.
+    /// Has this node quarantine the suspected members, except members that the kernel knows to
+    /// live, and reads which members this node has quarantined.
     fn quarantine(&mut self, node: &Shm) -> Option<Event> {
         let quorum = self.quorum.as_mut()?;
         for member in self.membership.suspects() {
@@ -248,7 +248,7 @@ impl Core {
         Some(Event::Logged { epoch: view.epoch.0, dead: view.dead })
     }
 
-    /// The suspects whose death is confirmed: by the kernel, or by a majority while this member has
+    /// The suspects with a confirmed death: by the kernel, or by a majority while this member has
     /// a lease itself.
     fn check_suspects(&mut self, node: &Shm) -> Option<Event> {
         let suspects = self.membership.suspects();
@@ -274,7 +274,7 @@ impl Core {
         let link = &mut self.links[member.index()];
         link.queue.clear();
         link.partial = Default::default();
-        self.fail_requests(|waiting| waiting.target == member, || Error::Dead { member });
-        self.remove_leave_ack(member);
+        self.fail_requests(|request| request.target == member, || Error::Dead { member });
+        self.record_leave_ack(member);
     }
 }

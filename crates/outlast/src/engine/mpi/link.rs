@@ -1,4 +1,14 @@
-//! The link to each remote member: its queue of frames, and the flow control between the two.
+//! The link to a remote member: the queue of frames to it, and flow control.
+//!
+//! Frames are sent in the order in which they were queued, which keeps operations on a member in
+//! order. Only replies and lease frames may overtake, and only a request that waits for its window.
+//!
+//! Large puts, gets and messages travel in pieces of [`PIECE_LEN`]. Windows bound the bytes in
+//! flight: of puts by [`PUT_WINDOW`] and reports of the receiver, of gets by [`GET_WINDOW`], of
+//! messages by credit, so that neither MPI nor the receiver has to store any number of frames.
+//!
+//! A frame carries the sender's dead if its epoch has risen since the last frame on this link. When
+//! the member dies, its queue is cleared; frames that MPI has already taken stay with MPI.
 
 use super::core::{Core, Peer, TAG};
 use super::onesided::{Path, watch};
@@ -8,76 +18,96 @@ use crate::engine::shm::Shm;
 use crate::engine::{COMPOUND_LEN_MAX, Engine, MESSAGE_LEN_MAX, MemberId, Port, Time};
 use std::collections::VecDeque;
 
-/// How many frames to one member are given to MPI at a time; the others wait in the link's queue, where those of
-/// forgotten operations can still be dropped.
-pub(super) const IN_FLIGHT_MAX: usize = 16;
+/// How many frames to a member are given to MPI at a time. Further frames wait in the link's queue,
+/// where requests that were given up can still be dropped.
+const IN_FLIGHT_MAX: usize = 16;
 
-/// How many bytes of gets are asked from one member at a time: its answers wait in its memory.
-pub(super) const GET_WINDOW: usize = 1 << 20;
+/// How many bytes of gets are in flight from a member. Its replies wait in its memory until MPI has
+/// sent them.
+const GET_WINDOW: usize = 1 << 20;
 
-/// How many bytes of puts may be under way to one member that it has not said to have taken: MPI itself would keep any
-/// number of frames, see [`PIECE_LEN`].
+/// How many bytes of puts may be in flight to a member before it reports to have taken them. MPI
+/// itself would accept any number of frames, see [`PIECE_LEN`].
 pub(super) const PUT_WINDOW: u64 = 1 << 20;
 
-/// How many bytes of messages for one port may be under way to, or waiting at, one receiver.
+/// How many bytes of messages for a port may be in flight to, or waiting at, a receiver.
 pub(super) const MESSAGE_WINDOW: u64 = 4 << 20;
 const _: () = assert!(MESSAGE_WINDOW > message_cost(MESSAGE_LEN_MAX));
 
-/// What a message takes of its window; more than its bytes, so that empty ones count too.
+/// How much of its window a message takes: more than its bytes, so that empty messages count too.
 pub(super) const fn message_cost(len: usize) -> u64 {
     len as u64 + 64
 }
 
-/// The most bytes of data in a frame, the same at all members: with a receive buffer for each of at most 1024 of them.
+/// The most bytes of data in a frame. All members use this length, since each has a receive buffer
+/// for up to 1024 members.
 ///
-/// A frame must be one that Open MPI sends at once (over TCP up to 64 KiB with its own header). A larger one it announces, and
-/// sends when the receiver asks for it; if the sender dies in between, the receiver's next call may never return, or
-/// crash: it waits in MPI_Irecv for a lock of the connection that is gone (5.0.11, one of eight runs of the scenario
-/// `sender-dies-mid-message` on three hosts).
+/// A frame must be short enough that Open MPI sends it eagerly (over TCP up to 64 KiB with its own
+/// header). Open MPI announces a larger message first, and sends it when the receiver asks for it.
+/// If the sender dies in between, the receiver's next call may never return, or crash: it waits in
+/// MPI_Irecv for a lock of the connection that is gone (Open MPI 5.0.11, in a single run out of
+/// eight of the scenario `sender-dies-mid-message` on three hosts).
 pub(super) const PIECE_LEN: usize = 32 << 10;
 const _: () = assert!(COMPOUND_LEN_MAX <= PIECE_LEN);
 
-/// Something that waits to be sent.
+/// An entry of a link's queue.
 pub(super) enum Outgoing {
-    /// A frame without data of its own, and the operation that it belongs to if there is one.
+    /// A single frame.
     Small { header: Header, payload: Vec<u8> },
-    /// A put or a message, cut into pieces while it is sent. `words[1]` is its length.
+    /// A put or a message, cut into pieces while it is sent. `words[1]` of the header is its
+    /// length.
     Data { header: Header, data: Vec<u8>, sent: usize },
-    /// A get, asked for piece by piece.
+    /// A get, requested piece by piece.
     Get { header: Header, asked: usize },
 }
 
-/// The connection to one other member.
+/// The link to a remote member.
 #[derive(Default)]
 pub(super) struct Link {
     pub(super) queue: VecDeque<Outgoing>,
+    /// How many frames MPI has taken and not yet sent.
     pub(super) in_flight: usize,
-    /// Bytes of gets that were asked for and have not arrived.
+    /// Bytes of gets that were requested and have not arrived.
     pub(super) gets_in_flight: usize,
-    /// Bytes of puts that were sent and not said to have been taken; and those taken from the other and not yet reported.
+    /// Bytes of puts that were sent, and that the receiver has not reported to have taken.
     pub(super) puts_in_flight: u64,
+    /// Bytes of puts that this member has taken from the other member, and not yet reported.
     pub(super) puts_unreported: u64,
-    /// The epoch of the last view of this node that the other has been sent.
+    /// The epoch of this node at which its deaths were last sent on this link.
     pub(super) told_epoch: u64,
-    /// The put whose first piece was accepted_put here and whose last has not arrived.
+    /// The put of the other member that was accepted with its first piece, until its last piece has
+    /// arrived.
     pub(super) accepted_put: Option<u64>,
-    /// The messages of which some pieces have arrived.
+    /// By port: the pieces of an incomplete message that have arrived.
     pub(super) partial: [Vec<u8>; Port::COUNT],
-    /// What may still be sent to each port.
+    /// By port: the bytes of messages that may still be sent.
     pub(super) credit: [u64; Port::COUNT],
-    /// What was consumed of each port and not yet reported.
+    /// By port: the bytes of messages that were consumed here and not yet reported.
     pub(super) unreported: [u64; Port::COUNT],
     pub(super) peer: Option<Peer>,
-    /// When the other was last asked, and whether it has not answered yet.
+    /// When the member was last asked for a lease grant.
     pub(super) lease_requested_at: Option<Time>,
+    /// Whether that request is unanswered.
     pub(super) is_lease_requested: bool,
 }
 
 impl Core {
-    /// Gives waiting frames to MPI.
+    /// Queues a frame, or the pieces of a put, message or get, and sends what may be sent.
+    pub(super) fn enqueue(&mut self, node: &Shm, to: MemberId, outgoing: Outgoing) {
+        self.links[to.index()].queue.push_back(outgoing);
+        self.pump(node, to.index());
+    }
+
+    /// Queues a frame without payload.
+    pub(super) fn enqueue_small(&mut self, node: &Shm, to: MemberId, header: Header) {
+        self.enqueue(node, to, Outgoing::Small { header, payload: Vec::new() });
+    }
+
+    /// Gives queued frames to MPI, as many as may be in flight; whether there were any.
     pub(super) fn pump(&mut self, node: &Shm, index: usize) -> bool {
         let mut has_moved = false;
-        // A node that has turned away from a member sends it nothing more, whoever of the node has heard that it failed.
+        // A node sends nothing to a member that it has quarantined, whichever local member has
+        // suspected it.
         if self.quorum.is_some() && node.is_shunned(MemberId(index as u32)) {
             self.links[index].queue.clear();
             return false;
@@ -86,7 +116,8 @@ impl Core {
             let Some((frame, told_epoch)) = self.next_frame(node, index) else { break };
             node.step();
             let _watched = watch(Path::Frames);
-            // SAFETY: the frame's bytes are on the heap and owned by `sending` until the request is complete.
+            // SAFETY: the frame's bytes are on the heap, and owned by `sending` until the request
+            // is complete.
             match unsafe { self.comm.isend(&frame, index, TAG) } {
                 Ok(request) => {
                     self.sends.push(request);
@@ -97,7 +128,8 @@ impl Core {
                     has_moved = true;
                 }
                 Err(_) => {
-                    // The frame stays in front: it goes with the link if the member turns out to be dead.
+                    // The frame stays in front. If the member turns out to be dead, the queue is
+                    // cleared.
                     self.detector.has_trouble = true;
                     if self.membership.is_dead(MemberId(index as u32)) {
                         self.links[index].queue.clear();
@@ -109,10 +141,10 @@ impl Core {
         has_moved
     }
 
-    /// The frame to be sent next, if there is one and it may be sent.
-    /// With it the epoch that the other knows of once it has the frame: whatever this member did before, it did before
-    /// that epoch was looked at.
-    pub(super) fn next_frame(&mut self, node: &Shm, index: usize) -> Option<(Vec<u8>, u64)> {
+    /// The frame to be sent next, if a frame may be sent; and the epoch of this node that the
+    /// receiver knows once it has the frame. This member reads the epoch after everything that it
+    /// did before: a reply carries the view that was current after the operation.
+    fn next_frame(&mut self, node: &Shm, index: usize) -> Option<(Vec<u8>, u64)> {
         self.links[index].queue.front()?;
         let deaths: Option<Deaths> = (self.links[index].told_epoch < node.epoch().0).then(|| {
             let view = node.view();
@@ -152,8 +184,9 @@ impl Core {
                 Outgoing::Small { .. } => false,
             };
             if is_held {
-                // It waits for answers of the other member, whose queue may have the like at its head: both would wait for
-                // ever if answers waited behind them. Nothing else of what is queued may overtake.
+                // The request waits for replies of the other member, and the queue of that member
+                // may begin with a waiting request too. Both would wait for ever if replies had to
+                // wait behind the requests. No other frame may overtake.
                 let at = link.queue.iter().position(|outgoing| match outgoing {
                     Outgoing::Small { header, .. } => {
                         matches!(
@@ -163,8 +196,8 @@ impl Core {
                     }
                     _ => false,
                 })?;
-                let answer = link.queue.remove(at)?;
-                link.queue.push_front(answer);
+                let overtaking = link.queue.remove(at)?;
+                link.queue.push_front(overtaking);
             }
             let (header, payload) = match link.queue.front()? {
                 Outgoing::Small { header, payload } => (*header, &payload[..]),
@@ -186,8 +219,8 @@ impl Core {
         }
     }
 
-    /// Takes the frame that was just sent off the queue, or moves on to its next piece.
-    pub(super) fn advance(&mut self, index: usize) {
+    /// Removes the entry that was just sent from the queue, or moves on to its next piece.
+    fn advance(&mut self, index: usize) {
         let link = &mut self.links[index];
         let is_last = match link.queue.front_mut().expect("a frame was just made of it") {
             Outgoing::Small { .. } => true,
@@ -210,18 +243,9 @@ impl Core {
             link.queue.pop_front();
         }
     }
-
-    pub(super) fn enqueue(&mut self, node: &Shm, to: MemberId, outgoing: Outgoing) {
-        self.links[to.index()].queue.push_back(outgoing);
-        self.pump(node, to.index());
-    }
-
-    pub(super) fn enqueue_small(&mut self, node: &Shm, to: MemberId, header: Header) {
-        self.enqueue(node, to, Outgoing::Small { header, payload: Vec::new() });
-    }
 }
 
-/// How long the piece of a range is that begins at `piece`.
+/// The length of the piece that begins at `piece`, of a range of `len` bytes.
 pub(super) fn piece_of(len: u64, piece: u64) -> usize {
     usize::try_from(len.saturating_sub(piece)).unwrap_or(usize::MAX).min(PIECE_LEN)
 }

@@ -1,34 +1,37 @@
 //! The state of every member as this member sees it: alive, suspected, quarantined, dead.
 //!
-//! [`Membership`] is a state machine without side effects. [`Membership::apply`] takes an [`Event`],
-//! changes the states and returns the [`Action`]s that follow from it. [`drive`] has the actions
-//! performed (by `detector.rs`), applies the events that they cause, and ends when no action is
-//! left. Every change of a state goes through it, on every path: the periodic review, a frame that
-//! reports deaths, an operation that finds the epoch raised.
+//! [`Membership`] is a state machine without side effects. [`Membership::apply`] takes an
+//! [`Event`], changes the states and returns the [`Action`]s that follow from it. [`drive`] has the
+//! actions performed (by `detector.rs`), applies the events that they cause, and ends when no
+//! action is left. Every change of a state goes through it, on every path: the periodic review, a
+//! frame that reports deaths, an operation that finds the epoch raised.
 //!
 //! # States
-//! A member only moves down this table, and may skip rows. Local members, that is those of this
-//! member's own node, are never suspected or quarantined: the kernel reports their deaths, and the
-//! shm engine enters them into the death log.
+//! A member only moves down this list, and may skip states:
 //!
-//! | state | entered when | meaning |
-//! |---|---|---|
-//! | alive | the job is joined | |
-//! | suspected | MPI calls the member failed, the kernel says that its process has ended, its node is silent, or it is to be evicted after a partial partition | a hint without consequences. A member whose process the kernel knows to live stays here |
-//! | quarantined | this node has set the member's bit in the node's memory | no member of this node sends it anything, for ever; the eviction wait runs |
-//! | dead | the member is in the death log of this node | its requests are dropped, requests to it fail, its link is cleared |
+//! - *alive*: from the beginning.
+//! - *suspected*: MPI calls the member failed, the kernel says that its process has ended, its node
+//!   is silent, or a partial partition evicts it. A suspicion is a hint and has no consequences. A
+//!   member that the kernel knows to live stays in this state.
+//! - *quarantined*: this node has set the member's bit in the node's memory. No member of this node
+//!   sends the member anything, for ever. The eviction wait runs.
+//! - *dead*: the member is in the death log of this node. Its frames are dropped, requests to it
+//!   fail, and its link is cleared.
+//!
+//! Local members, which share this member's node, are never suspected or quarantined: the kernel
+//! reports their deaths, and the shm engine enters them into the death log.
 //!
 //! # From suspicion to death
 //! Declaring a member dead enters it into the death log of this node. This happens in two cases:
 //!
-//! - A frame reports the death. The first reporter was a local member of the dead member, whose
-//!   node had raised its epoch by then, or a node to which the second case applied.
-//! - The member is suspected or quarantined, its death is *confirmed*, and every other member of its
-//!   node is confirmed or dead too. The kernel confirms that a process has ended, if the process
-//!   runs under the kernel of this member (a pidfd, opened at joining, tells). Otherwise a majority
-//!   of the job confirms the death (`quorum.rs`), after a wait in which a member that was merely cut
-//!   off has ceased to serve. Where all members run under the same kernel, no majority is asked and
-//!   no member needs a lease.
+//! - A frame reports the death. The first reporter was either a member of the dead member's node,
+//!   after that node had raised its epoch, or a node to which the second case applied.
+//! - The member is suspected or quarantined, its death is *confirmed*, and every other member of
+//!   its node is confirmed or dead too. The kernel confirms that a process has ended, if the
+//!   process runs under the kernel of this member (a pidfd, opened at joining, tells). Otherwise a
+//!   majority of the job confirms the death (`quorum.rs`), after a wait in which a member that was
+//!   merely cut off has ceased to serve. Where all members run under a single kernel, no majority
+//!   is asked and no member needs a lease.
 //!
 //! Why the whole node: local members of the failed member still map its memory. Until their view
 //! has the death they may read values there that the rest of the job has replaced. If a member is
@@ -53,7 +56,7 @@ use super::wire::Deaths;
 use crate::engine::{MemberId, MemberSet};
 use std::collections::VecDeque;
 
-/// The state of a member; see the module's table. A later state is greater.
+/// The state of a member, as the module describes it. A later state is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     Alive,
@@ -85,7 +88,7 @@ pub(super) enum Action {
     /// Set the quarantine bits of suspected members, and read the bits that other local members
     /// have set. Causes [`Event::Quarantined`].
     Quarantine,
-    /// Read the death log of this node, if its epoch is not the one seen last. Causes
+    /// Read the death log of this node, if its epoch has risen. Causes
     /// [`Event::Logged`].
     ReadLog,
     /// Find out which suspected and quarantined members have a confirmed death. Causes
@@ -108,12 +111,12 @@ pub(super) struct Membership {
     me: MemberId,
     /// By member: the number of its node, which is the lowest member of the node.
     node_of: Vec<usize>,
-    /// The members whose process the kernel can be asked about.
+    /// The members with a process that the kernel can be asked about.
     probed: MemberSet,
     states: Vec<State>,
     /// The epoch of this node's death log up to which `states` has its deaths.
     seen_epoch: u64,
-    /// The members whose nodes were asked to kill them.
+    /// The members that their nodes were asked to kill.
     fenced: MemberSet,
 }
 
@@ -152,7 +155,7 @@ impl Membership {
         }
     }
 
-    /// Moves members to a state, unless they have reached it or a later one.
+    /// Moves members to a state, unless they have reached it or a later state.
     fn advance(&mut self, members: &MemberSet, to: State) {
         for member in members.iter() {
             let state = &mut self.states[member.index()];
@@ -160,8 +163,9 @@ impl Membership {
         }
     }
 
-    /// Declares confirmed members dead whose whole node is confirmed or dead. The other confirmed
-    /// members are fenced, once, unless the kernel was their proof: their processes have ended.
+    /// Declares confirmed members dead if their whole node is confirmed or dead. The other
+    /// confirmed members are fenced, once, unless the kernel was their proof: their processes have
+    /// ended.
     fn apply_confirmed(&mut self, confirmed: &MemberSet) -> Vec<Action> {
         let is_gone = |member: MemberId| confirmed.contains(member) || self.is_dead(member);
         let (dead, partly_gone): (Vec<MemberId>, Vec<MemberId>) =

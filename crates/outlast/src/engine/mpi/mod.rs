@@ -1,35 +1,50 @@
-//! The mpi engine: ranks of a job under `mpirun --with-ft ulfm`.
+//! The mpi engine: the members of a job are ranks under `mpirun --with-ft ulfm`.
 //!
-//! The members of one *node* (one kernel, one host name) are a job of the shm engine: they map each other's segments,
-//! put, get and swap words in them by their own instructions, and learn of each other's deaths from the kernel. That
-//! job has places for all members, so that numbers are the same everywhere; those of other nodes never take theirs.
-//! Its log of deaths and its epoch are those of the node: what one member learns of another node's dead, all of the
-//! node know.
+//! # Local and remote members
+//! The members of a *node* (equal kernel and host name) form a job of the shm engine: they map each
+//! other's segments, put, get and swap words in them by their own instructions, and learn of each
+//! other's deaths from the kernel. That shm job has a place for every member of the whole job, so
+//! that members have their numbers everywhere; remote members never take their places. Its death
+//! log and its epoch belong to the whole node: a remote death that a member learns of is known to
+//! all members of its node.
 //!
-//! Members of other nodes are reached by messages alone (`core.rs`): an operation is a request that the target's own
-//! code serves, in its own segment, by the same instructions as its local_count, and acknowledges. Whichever of its
-//! activities waits in the engine does so, or else its background activity. All calls of MPI are made under one lock,
-//! none of them waits, and no operation needs anyone but its caller and its target.
+//! Remote members are reached by messages alone (`core.rs`). An operation is a request that the
+//! target's own code executes in its own segment, by the instructions that local members use, and
+//! acknowledges. Any activity of the target that waits in the engine serves it, or else the
+//! background activity. All calls of MPI are made under a single lock, no call waits, and an
+//! operation needs no member but its caller and its target.
 //!
-//! MPI has no wait that another thread can end, so waiting means testing: a waiting activity tests for 200 us after the last
-//! thing that moved, giving way to other processes in between, then sleeps between tests, for an eighth of the time since
-//! then, up to 1 ms. The background activity never spins. An operation on a member of another node that computes, or has
-//! heard nothing for long, therefore takes up to about a millisecond more than one on a member that is busy serving. Where all
-//! members are of one node nobody calls MPI after joining.
+//! MPI has no wait that another thread can end, so waiting means testing (`wait.rs`). An operation
+//! on a remote member that computes, or has received nothing for long, therefore takes up to about
+//! a millisecond longer than an operation on a member that is busy serving. Where all members are
+//! of a single node, MPI is not called after joining.
 //!
-//! `OUTLAST_MPI_PATH=rma` reaches segments through a window of MPI instead (`onesided.rs`): an experiment, which nothing else
-//! here is written for.
+//! `OUTLAST_MPI_PATH=rma` reaches segments through a window of MPI instead (`onesided.rs`). This is
+//! an experiment, and the rest of the engine does not consider it.
 //!
 //! # View
-//! Each node has a view of its own: its log of deaths. A frame carries the sender's dead until the receiver was told, and
-//! the target merges them before it looks at the operation's epoch. Epochs are numbers, and two nodes that each know of
-//! one death may mean different ones, but after the merge the target's set contains the caller's, so that equal
-//! numbers mean equal sets. `core.rs` says when a death at another node is acted upon.
+//! Each node has a view of its own: its death log. A frame carries the sender's dead until the
+//! receiver was told of them, and the target merges them before it compares the epoch of an
+//! operation with its own. An epoch is only a count. Two nodes that know of a single death each may
+//! mean different deaths. But after the merge the target's set contains the caller's set, so that
+//! equal counts mean equal sets.
+//!
+//! # What happens on a death
+//! `membership.rs` says when a remote member is declared dead, and what follows. Requests to a dead
+//! member end with [`Error::Dead`], and requests of a dead member are dropped. After a cut link a
+//! majority of the job goes on. The members of the other side lose their lease, and return no
+//! result until they get it back or end themselves (`quorum.rs`).
 //!
 //! # Ending
-//! `MPI_Finalize` waits for all others, and hangs if one ended in a way that the launcher did not report. It is not
-//! called: a member that has left exits, which the launcher takes as a failure that nobody asks about any more. A
-//! program that initialized MPI itself may call it after leaving.
+//! `MPI_Finalize` waits for all ranks, and hangs if a rank has ended in a way that the launcher did
+//! not report. It is not called: a member that has left exits. The launcher takes that for a
+//! failure, but no member asks about it any more. A program that initialized MPI itself may call
+//! `MPI_Finalize` after leaving.
+//!
+//! # Callers
+//! [`crate::join`] attaches to this engine, and [`crate::Job`] calls it. Everything below is
+//! private to the engine. It is built on the shm engine, and knows nothing of the layers above
+//! engines.
 
 mod core;
 mod detector;
@@ -61,46 +76,49 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long a leaving member waits for the leave_acks of the others: one of them may be stopped.
+/// How long a leaving member waits for acknowledgements: a remote member may be stopped.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 /// A member on the mpi engine.
 pub struct Mpi {
-    /// The members of this node, and the view.
+    /// The shm job of this node: local members, and the view.
     node: Shm,
-    /// Which members are of this node.
+    /// By member: whether it is of this node.
     is_local: Vec<bool>,
-    /// The way to the members of other nodes; none if there are no others.
+    /// The communication with remote members; `None` if there are none.
     core: Option<Mutex<Core>>,
-    /// Until when this member may tell what is in the memory of its node, unless all members run under one kernel: see
-    /// `quorum.rs`.
+    /// Until when this member may reveal the memory of its node, see `quorum.rs`. `None` if all
+    /// members run under a single kernel: then no lease is needed.
     lease: Option<Arc<AtomicU64>>,
-    /// The way to all segments, this member's own included, if MPI's one-sided operations were asked for.
+    /// The way to all segments, this member's own included, if `OUTLAST_MPI_PATH=rma` is set.
     onesided: Option<OneSided>,
-    /// How many foreground activities wait: while there is one, it moves the data and the background rests.
+    /// How many foreground activities wait. While this is not 0, the background moves no data.
     waiting: AtomicUsize,
-    /// Held by the activity that moves the data.
+    /// Held by the activity that moves data.
     mover: Mutex<()>,
-    /// Until when giving way is not worth it: the processor went to somebody else for long.
+    /// Until when activities sleep instead of yielding: a yield has taken long.
     crowded_until: AtomicU64,
-    /// How often in a row giving way was over at once.
+    /// How often in a row a yield has returned at once.
     quick_yields: AtomicU32,
-    /// When something was last moved, or asked for: how soon the next thing is to be expected.
+    /// When data last moved, or a request was last started: tells how soon to expect the next
+    /// frame.
     moved_at: AtomicU64,
-    /// Who this member is to those of other nodes.
+    /// What this member tells remote members about itself.
     myself: Peer,
     /// This engine's own duplicate of the program's communicator.
     comm: mpi::Comm,
 }
 
-/// Locks, also when a thread that held the lock has panicked: a member is never wedged by another activity's defect.
+/// Takes a lock, also after a thread that held it has panicked: a defect in an activity must not
+/// block its whole member.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Mpi {
-    /// A communicator of the members that live, for the program: all of them call this, and wait for each other within
-    /// the time limit. It works after leaving, too. If one of them never calls, a thread of this process stays in MPI.
+    /// A communicator of the living members, for the program. All of them call this, and wait for
+    /// each other within the time limit. It also works after leaving. If a member never calls it, a
+    /// thread of this process stays in MPI.
     pub(crate) fn shrink(&self) -> Result<mpi::Comm> {
         let failed = |error: String| Error::System { what: "MPIX_Comm_shrink", error };
         let (comm, (sender, receiver)) = (self.comm, std::sync::mpsc::channel());
@@ -117,26 +135,28 @@ impl Mpi {
         }
     }
 
-    /// The members of this node, as a job of their own, if a member is one of them, and their memory may be told of
-    /// without a lease.
+    /// The shm job of this node, if `member` is local and no lease is needed: its memory may then
+    /// be accessed directly.
     pub(crate) fn mapped_node(&self, member: MemberId) -> Option<&Shm> {
         (self.lease.is_none() && self.is_mapped_member(member)).then_some(&self.node)
     }
 
-    /// The members of this node, as a job of their own, if all are.
+    /// The shm job of this node, if all members are local.
     pub(crate) fn only_node(&self) -> Option<&Shm> {
         self.core.is_none().then_some(&self.node)
     }
 
-    /// The way to a member of another node. Of one that does not exist the node says so.
+    /// The communication with `member`, if it is remote. A member that does not exist is left to
+    /// the node, which reports it.
     #[inline]
     fn remote_core(&self, member: MemberId) -> Option<&Mutex<Core>> {
         let core = self.core.as_ref()?;
         (!self.is_local.get(member.index()).copied().unwrap_or(true)).then_some(core)
     }
 
-    /// What an operation on the memory of this node has found, once this member has a lease. The look at the lease comes after
-    /// the operation: who has a lease now was counted with until now, by everyone.
+    /// Returns the result of an operation on the memory of this node once this member has a lease.
+    /// The lease is checked after the operation: a member that has a lease now was not declared
+    /// dead by any member until now.
     #[inline]
     fn require_lease<T>(&self, result: Result<T>) -> Result<T> {
         match &self.lease {
@@ -145,13 +165,13 @@ impl Mpi {
         }
     }
 
-    /// Whether a member's segment is reached by this process's own instructions.
+    /// Whether this process accesses a member's segment by its own instructions.
     #[inline]
     fn is_mapped_member(&self, member: MemberId) -> bool {
         self.remote_core(member).is_none() && self.onesided.is_none()
     }
 
-    /// Locks the way to a member of another node that lives.
+    /// Locks the core for an operation on a living remote member.
     fn lock_core_for<'a>(
         &self,
         core: &'a Mutex<Core>,
@@ -159,7 +179,7 @@ impl Mpi {
     ) -> Result<MutexGuard<'a, Core>> {
         self.node.check_target(Epoch::ANY, target)?;
         let mut core = lock(core);
-        // Under the lock: whoever dies from here on is found dead by the next one who holds it.
+        // Checked under the lock: a death after this check is found by the next holder of the lock.
         if core.is_dead(&self.node, target) {
             Err(Error::Dead { member: target })
         } else {
@@ -167,7 +187,7 @@ impl Mpi {
         }
     }
 
-    /// What an operation on a neighbour gave, once this member has a lease.
+    /// As [`Mpi::require_lease`], for an operation that was started on a local member.
     fn require_lease_for(&self, mut pending: Pending) -> Pending {
         match pending.take() {
             Some(result) => Pending::ready(pending.target, self.require_lease(result)),
@@ -175,7 +195,7 @@ impl Mpi {
         }
     }
 
-    /// Says why operations on a member whose segment is not at hand cannot be started, if so.
+    /// Checks whether operations on a member without a mapped segment can be started.
     fn check_remote<'a>(
         &self,
         at: Epoch,
@@ -184,7 +204,7 @@ impl Mpi {
     ) -> Result<()> {
         self.node.check_target(at, target)?;
         self.node.step();
-        // The target's segment length is known only at the target; only the alignment is checked here.
+        // Only the target knows the length of its segment, so only the alignment is checked here.
         for operation in operations {
             let is_word = !matches!(operation, Operation::Put { .. } | Operation::Get { .. });
             if is_word && !operation.range().0.is_multiple_of(8) {
@@ -195,7 +215,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Starts an operation on a member whose segment is not at hand, or says why not.
+    /// Starts an operation on a member without a mapped segment.
     fn start_remote(
         &self,
         at: Epoch,
@@ -212,7 +232,7 @@ impl Mpi {
         }
     }
 
-    /// Sends a signal to a member that runs under the same kernel.
+    /// Sends a signal to a member under this member's kernel.
     fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
         let Some(core) = self.remote_core(member) else { return self.node.signal(member, signal) };
         let peer =
@@ -223,7 +243,8 @@ impl Mpi {
             });
         };
         let sent = pidfd_open(pid, PidfdFlags::empty()).and_then(|pidfd| {
-            // Looked at after the descriptor was opened: a number that was given on would be another process.
+            // Read after the descriptor was opened: if the member still lived then, its process
+            // number was not yet given to another process.
             if self.view().dead.contains(member) {
                 Ok(())
             } else {
@@ -231,7 +252,7 @@ impl Mpi {
             }
         });
         match sent {
-            // No such process: it has ended already, and the notice is on its way.
+            // No such process: it has ended already, and the detector will find that out.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(Error::System { what: "sending a signal", error: error.to_string() }),
         }
@@ -272,7 +293,8 @@ impl Engine for Mpi {
             Err(error) => return Err(error),
             Ok(mut core) => core.fence(&self.node, member),
         }
-        // At once, where that is possible; it may be stopped, and without neighbours.
+        // A signal ends it at once, where that is possible. The member may be stopped, and alone on
+        // its node.
         let _ = self.signal(member, Signal::KILL);
         loop {
             let bell = self.bell();
@@ -294,14 +316,14 @@ impl Engine for Mpi {
 
     fn leave(&self) -> Result<()> {
         if let Some(core) = &self.core {
-            // Before the lock, which a forked child may find held for ever.
+            // Checked before the lock is taken, which a forked child may find held for ever.
             self.node.check_target(Epoch::ANY, self.me())?;
             lock(core).begin_leave();
         }
         if let Some(onesided) = &self.onesided {
             onesided.end();
         }
-        // This node first: its members still reach this one's memory.
+        // The own node first: its members map this member's memory.
         self.node.leave()?;
         if let Some(core) = &self.core {
             lock(core).announce_leave(&self.node);
@@ -472,8 +494,8 @@ impl Engine for Mpi {
     }
 
     fn drain_requests_of_dead(&self) {
-        // Whoever serves holds the lock from the look at the view to the last word. Afterwards what the dead have sent is
-        // passed over.
+        // An activity that serves holds the lock from reading the view to the last word. Afterwards
+        // frames of the dead are dropped.
         if let Some(core) = self.core.as_ref().filter(|_| !self.node.is_forked()) {
             lock(core).apply_deaths(&self.node);
         }
@@ -509,7 +531,7 @@ impl Engine for Mpi {
 
     fn set_attending(&self, port: Port, attending: bool) {
         self.node.set_attending(port, attending);
-        // What came from elsewhere while the port was attended to was not rung for at the background.
+        // Remote messages that arrived while the port was attended did not ring the background.
         if !attending && self.core.as_ref().is_some_and(|core| lock(core).has_message(port)) {
             self.node.ring_own();
         }
@@ -540,7 +562,7 @@ impl Engine for Mpi {
         let Some(core) = self.remote_core(member) else { return self.node.ring(member) };
         match self.lock_core_for(core, member) {
             Ok(mut core) => core.ring(&self.node, member),
-            // Nobody is there to hear it.
+            // A dead member needs no bell.
             Err(Error::Dead { .. }) => {}
             Err(error) => return Err(error),
         }

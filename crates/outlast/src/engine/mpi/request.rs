@@ -1,4 +1,8 @@
-//! What this member asks of remote members, and the answers.
+//! Requests and messages of this member to remote members, and the replies.
+//!
+//! A request has a number, under which [`Core`] keeps it open until its reply arrives, its target
+//! dies, or this member leaves. A request that its caller has given up is dropped while it is still
+//! queued. A get is answered piece by piece.
 
 use super::core::Core;
 use super::link::{MESSAGE_WINDOW, Outgoing, message_cost, piece_of};
@@ -10,26 +14,26 @@ use crate::engine::{
 };
 use std::collections::HashMap;
 
-/// An operation whose reply has not arrived.
+/// A request without a reply so far.
 pub(super) struct OpenRequest {
     pub(super) target: MemberId,
-    pub(super) completer: Completer,
-    /// Where in the target's segment, and how many bytes: for the error.
-    pub(super) range: (u64, u64),
-    pub(super) awaited: Awaited,
+    completer: Completer,
+    /// Offset and length in the target's segment, for the error.
+    range: (u64, u64),
+    awaited: Awaited,
 }
 
-/// What the reply to an operation brings.
-pub(super) enum Awaited {
+/// What the reply to a request brings.
+enum Awaited {
     Put,
     Word,
     Compound,
-    /// The bytes so far, and how many of them have arrived.
+    /// The bytes of a get, and how many of them have arrived.
     Get(Vec<u8>, usize),
 }
 
 impl Core {
-    /// Starts an operation on another member that lives.
+    /// Starts an operation on a living remote member.
     pub(super) fn start(
         &mut self,
         node: &Shm,
@@ -64,7 +68,7 @@ impl Core {
         pending
     }
 
-    /// Starts a series of operations on another member that lives.
+    /// Starts a compound operation on a living remote member.
     pub(super) fn start_compound(
         &mut self,
         node: &Shm,
@@ -72,7 +76,7 @@ impl Core {
         target: MemberId,
         steps: &[CompoundStep<'_>],
     ) -> Pending {
-        // The range of the first part, for the error; which part it was is not told.
+        // The range of the first step, for the error: the reply does not say which step it was.
         let (offset, len) = steps.first().map_or((0, 0), |step| step.operation().range());
         let (pending, id) = self.await_reply(target, (offset, len as u64), Awaited::Compound);
         let header = Header::new(Kind::Compound, id, at.0, [0; 3]);
@@ -80,15 +84,15 @@ impl Core {
         pending
     }
 
-    /// Asks another member how long its segment is.
+    /// Asks a living remote member how long its segment is.
     pub(super) fn start_segment_len(&mut self, node: &Shm, target: MemberId) -> Pending {
         let (pending, id) = self.await_reply(target, (0, 0), Awaited::Word);
         self.enqueue_small(node, target, Header::new(Kind::SegmentLen, id, Epoch::ANY.0, [0; 3]));
         pending
     }
 
-    /// Numbers a request and remembers who waits for its reply.
-    pub(super) fn await_reply(
+    /// Numbers a request, and keeps it open.
+    fn await_reply(
         &mut self,
         target: MemberId,
         range: (u64, u64),
@@ -101,7 +105,7 @@ impl Core {
         (pending, id)
     }
 
-    /// Takes the answer to a request of this member.
+    /// Takes the reply to a request of this member.
     pub(super) fn complete_request(
         &mut self,
         node: &Shm,
@@ -112,24 +116,26 @@ impl Core {
         let [word, len, piece] = header.words;
         let link = &mut self.links[from.index()];
         link.gets_in_flight = link.gets_in_flight.saturating_sub(piece_of(len, piece));
-        // The operation may have ended already: by the refusal of an earlier piece.
-        let Some(waiting) = self.open_requests.get_mut(&header.id) else { return };
+        // The refusal of an earlier piece may have ended the request already.
+        let Some(request) = self.open_requests.get_mut(&header.id) else { return };
         let result = match Ending::from_byte(header.detail) {
-            // The refusing view stood in this frame or in an earlier one, so it is part of this member's by now.
+            // This frame or an earlier frame carried the refusing view, so it is part of this
+            // member's view by now.
             Some(Ending::Stale) => Err(Error::Stale { now: node.epoch() }),
             Some(Ending::OutOfRange) => Err(Error::OutOfRange {
                 member: from,
-                offset: waiting.range.0,
-                len: waiting.range.1,
+                offset: request.range.0,
+                len: request.range.1,
                 segment_len: word,
             }),
-            Some(Ending::Done) => match &mut waiting.awaited {
+            Some(Ending::Done) => match &mut request.awaited {
                 Awaited::Get(bytes, arrived) => {
-                    // Only now: before the first answer it is not known that the target has that many bytes.
+                    // Allocated only now: before its first reply arrives it is not known whether
+                    // the target has that many bytes.
                     bytes.resize(len as usize, 0);
                     let Some(place) = bytes.get_mut(piece as usize..piece as usize + payload.len())
                     else {
-                        debug_assert!(false, "{from} answered more than was asked for");
+                        debug_assert!(false, "{from} replied more than was requested");
                         return;
                     };
                     place.copy_from_slice(payload);
@@ -144,31 +150,31 @@ impl Core {
                 Awaited::Compound => Ok(Done::Series { done: piece as usize, word }),
             },
             None => {
-                debug_assert!(false, "{from} answered in an unknown way");
+                debug_assert!(false, "{from} replied with an unknown ending");
                 return;
             }
         };
-        waiting.completer.complete(result);
+        request.completer.complete(result);
         self.open_requests.remove(&header.id);
         self.has_arrivals = true;
     }
 
-    /// Ends the waiting operations that `which` names.
+    /// Ends the open requests for which `which` is true with an error.
     pub(super) fn fail_requests(
         &mut self,
         which: impl Fn(&OpenRequest) -> bool,
         error: impl Fn() -> Error,
     ) {
-        self.open_requests.retain(|_, waiting| {
-            let is_hit = which(waiting);
+        self.open_requests.retain(|_, request| {
+            let is_hit = which(request);
             if is_hit {
-                waiting.completer.complete(Err(error()));
+                request.completer.complete(Err(error()));
             }
             !is_hit
         });
     }
 
-    /// Sends a message, if the receiver has room for it: whether it had.
+    /// Sends a message if the receiver has room for it; whether it had room.
     pub(super) fn send(&mut self, node: &Shm, to: MemberId, port: Port, bytes: &[u8]) -> bool {
         let cost = message_cost(bytes.len());
         let credit = &mut self.links[to.index()].credit[port as usize];
@@ -188,7 +194,7 @@ impl Core {
         let link = &mut self.links[message.from.index()];
         let cost = message_cost(message.bytes.len());
         link.unreported[port as usize] += cost;
-        // Reported in large portions: a frame for each message would double their number.
+        // Reported in large portions: a report for each message would double the number of frames.
         if link.unreported[port as usize] >= MESSAGE_WINDOW / 4
             && !self.membership.is_dead(message.from)
         {
@@ -199,25 +205,26 @@ impl Core {
         Some(message)
     }
 
-    /// Whether a message for a port is there.
+    /// Whether a message for a port has arrived.
     pub(super) fn has_message(&self, port: Port) -> bool {
         !self.inbox[port as usize].is_empty()
     }
 
-    /// Rings the bell of another member that lives.
+    /// Rings the bell of a living remote member.
     pub(super) fn ring(&mut self, node: &Shm, member: MemberId) {
-        // One after another would be one too many; but what is queued behind one needs its own.
+        // A ring directly behind another would be superfluous. But a frame that was queued behind a
+        // ring needs a ring of its own.
         let last = self.links[member.index()].queue.back();
         if !matches!(last, Some(Outgoing::Small { header, .. }) if header.kind == Kind::Ring) {
             self.enqueue_small(node, member, Header::new(Kind::Ring, 0, 0, [0; 3]));
         }
     }
 
-    /// Asks those who can to end a member of another node: its neighbours, and itself.
+    /// Asks the living members of a remote member's node, itself included, to kill it.
     pub(super) fn fence(&mut self, node: &Shm, victim: MemberId) {
-        let of_its_node = self.membership.node_of(victim);
+        let its_node = self.membership.node_of(victim);
         for member in self.membership.living_remote() {
-            if self.membership.node_of(member) == of_its_node {
+            if self.membership.node_of(member) == its_node {
                 let header = Header::new(Kind::Fence, 0, 0, [u64::from(victim.0), 0, 0]);
                 self.enqueue_small(node, member, header);
             }
@@ -225,7 +232,7 @@ impl Core {
     }
 }
 
-/// Whether anybody still waits for an operation.
-pub(super) fn is_wanted(waiting: &HashMap<u64, OpenRequest>, id: u64) -> bool {
-    waiting.get(&id).is_some_and(|waiting| !waiting.completer.is_forgotten())
+/// Whether a caller still waits for a request.
+pub(super) fn is_wanted(open: &HashMap<u64, OpenRequest>, id: u64) -> bool {
+    open.get(&id).is_some_and(|request| !request.completer.is_forgotten())
 }

@@ -1,4 +1,10 @@
-//! What remote members ask of this member, and what they send to it.
+//! Handles the frames that arrive: requests of remote members, their messages, and control frames.
+//!
+//! A request is executed in this member's own segment by the atomic instructions that local members
+//! use too, so every word is changed in a single way. The reply is held back while this member has
+//! no lease (`quorum.rs`).
+//!
+//! Frames of a dead sender are dropped, except that a leaving member is answered.
 
 use super::core::{Core, Peer};
 use super::link::{Outgoing, PUT_WINDOW, piece_of};
@@ -9,21 +15,24 @@ use crate::engine::{
 };
 
 impl Core {
-    /// Does what a frame asks for. Others of this node reach the same memory, and may know of its sender's death before this is
-    /// over: so that they can wait for it, it is said before the look at the view.
+    /// Handles a frame. Local members map the memory that a request changes, and may learn of its
+    /// sender's death before the request is done. So that they can wait for its end, this member
+    /// publishes the sender that it serves, before it reads the view.
     pub(super) fn handle(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
         node.set_served(Some(from));
         self.dispatch(node, from, frame);
         node.set_served(None);
     }
 
-    pub(super) fn dispatch(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
+    /// Merges the deaths that a frame reports, and does what the frame asks for.
+    fn dispatch(&mut self, node: &Shm, from: MemberId, frame: &[u8]) {
         let Some((header, deaths, payload)) = wire::decode(frame) else {
-            debug_assert!(false, "{from} sent a frame that is none");
+            debug_assert!(false, "{from} sent a malformed frame");
             return;
         };
-        // A frame of the dead that was under way: its sender's view is not one that anybody may act on. Only who
-        // leaves is answered, also when others were faster to tell. A neighbour may have told of the death since this part looked.
+        // A local member may have logged the sender's death since the last look. No member may act
+        // on the view of a dead sender, so its frames are dropped. Only a leaving member is
+        // answered, also if its leave became known by another path first.
         self.apply_deaths(node);
         let is_dead = self.membership.is_dead(from);
         if is_dead && header.kind != Kind::Leave {
@@ -33,7 +42,7 @@ impl Core {
         if let Some(deaths) = deaths.filter(|_| !is_dead) {
             self.merge_deaths(node, deaths);
         }
-        // A member that leaves serves nobody any more.
+        // A member that leaves serves no further request.
         if node.has_ended() && !matches!(header.kind, Kind::Leave | Kind::LeaveAck) {
             return;
         }
@@ -75,20 +84,20 @@ impl Core {
                 self.has_arrivals = true;
             }
             (Kind::Ring, _) => node.ring_own(),
-            // That the sender is dead and has left stood in the frame's sets.
+            // The sets of the frame said that the sender is dead and has left.
             (Kind::Leave, _) => {
                 self.enqueue_small(node, from, Header::new(Kind::LeaveAck, 0, 0, [0; 3]))
             }
             (Kind::LeaveAck, _) => {
                 self.has_arrivals = true;
-                self.remove_leave_ack(from);
+                self.record_leave_ack(from);
             }
-            // The dead stood in the frame's sets.
+            // The sets of the frame had the deaths.
             (Kind::Deaths, _) => {}
             (Kind::Fence, _) => {
                 let victim = MemberId(header.words[0] as u32);
                 if victim.index() < self.membership.members() {
-                    // Of oneself it does not return. One that is gone already needs no signal.
+                    // Fencing itself does not return. A process that has ended needs no signal.
                     let _ = match victim == node.me() {
                         true => node.fence(victim, Time(0)),
                         false => node.signal(victim, rustix::process::Signal::KILL),
@@ -115,16 +124,16 @@ impl Core {
         }
     }
 
-    /// Does what another member asks for, in this member's own segment, by the same instructions as its neighbours: a
-    /// word has one way of being changed.
+    /// Executes a request in this member's own segment, and replies.
     ///
-    /// The view may change between the check and the operation, as for a neighbour. The answer then carries the new
-    /// view, since it is looked at after the operation, and the caller finds its epoch raised.
-    pub(super) fn serve(&mut self, node: &Shm, from: MemberId, header: Header, payload: &[u8]) {
+    /// The view may change between the check of the epoch and the operation, as for an operation of
+    /// a local member. The reply then carries the new view, which is read after the operation, and
+    /// the caller finds its epoch raised.
+    fn serve(&mut self, node: &Shm, from: MemberId, header: Header, payload: &[u8]) {
         let ([offset, len, piece], me) = (header.words, node.me());
         let is_range = matches!(header.kind, Kind::Put | Kind::Get);
-        // The later pieces belong to a request that was let in with its first piece: refusing one of them would
-        // leave a put half done and called "stale, changed nothing".
+        // The first piece decides whether a request is accepted. Refusing a later piece would leave
+        // a put half done, and report it as `Stale`, which promises that nothing was changed.
         let is_first = !is_range || piece == 0;
         let at = if is_first { Epoch(header.epoch) } else { Epoch::ANY };
         let link = &mut self.links[from.index()];
@@ -132,18 +141,18 @@ impl Core {
             if is_first {
                 link.accepted_put = Some(header.id);
             }
-            // The pieces after a refused first one get no answer of their own.
+            // The pieces after a refused first piece get no reply of their own.
             if link.accepted_put != Some(header.id) {
                 return;
             }
         }
-        // The whole range, before its first piece is touched.
+        // The whole range is checked before its first piece is touched.
         let whole = Operation::Get { offset, len: usize::try_from(len).unwrap_or(usize::MAX) };
         let may = match (is_range, node.segment_len(me)) {
             (true, Ok(segment_len)) => whole.check(me, segment_len),
             (_, other) => other.map(drop),
         };
-        // Of a series: how many of its steps.
+        // How many steps of a compound operation were done.
         let mut done = 0;
         let result: Result<(u64, Vec<u8>)> = may.and_then(|()| match header.kind {
             Kind::Put => {
@@ -156,7 +165,7 @@ impl Core {
             }
             Kind::Get => {
                 let mut data = vec![0; piece_of(len, piece)];
-                // Beyond the end there is nothing to read, and nothing is asked for.
+                // A piece beyond the end has length 0.
                 let at_offset = offset + piece.min(len);
                 node.get(at, me, at_offset, &mut data).map(|()| (0, data))
             }
@@ -167,7 +176,7 @@ impl Core {
             Kind::FetchAdd => node.fetch_add(at, me, offset, piece).map(|word| (word, Vec::new())),
             Kind::Compound => {
                 let Some(steps) = wire::decode_steps(payload) else {
-                    debug_assert!(false, "{from} sent a series that is none");
+                    debug_assert!(false, "{from} sent a malformed compound operation");
                     return Err(Error::Ended);
                 };
                 match run_compound(node, at, me, &steps)? {
@@ -175,7 +184,7 @@ impl Core {
                         done = count as u64;
                         Ok((word, Vec::new()))
                     }
-                    other => unreachable!("a series completed as {other:?}"),
+                    other => unreachable!("a compound operation completed as {other:?}"),
                 }
             }
             _ => node.segment_len(me).map(|word| (word, Vec::new())),
@@ -187,7 +196,7 @@ impl Core {
             Err(Error::OutOfRange { segment_len, .. }) => {
                 (Ending::OutOfRange, segment_len, Vec::new())
             }
-            // This member has ended, or the request is none.
+            // This member has ended, or the request is malformed.
             Err(_) => return,
         };
         if header.kind == Kind::Put && (is_last || ending != Ending::Done) {
@@ -197,17 +206,19 @@ impl Core {
             let words = if header.kind == Kind::Get { [word, len, piece] } else { [word, 0, done] };
             let header = Header::new(Kind::Reply, header.id, 0, words).detail(ending as u8);
             node.step();
-            let answer = Outgoing::Small { header, payload: data };
-            // Looked at after the operation: who has a lease now had its memory counted with until now.
+            let reply = Outgoing::Small { header, payload: data };
+            // Checked after the operation: a member with a lease now was not declared dead before,
+            // so its memory was current when the operation read it.
             match self.has_lease(node.now()) {
-                true => self.enqueue(node, from, answer),
-                false => self.held_replies.push_back((from, answer)),
+                true => self.enqueue(node, from, reply),
+                false => self.held_replies.push_back((from, reply)),
             }
         }
     }
 
-    /// Notes that a piece of a put was taken, whatever became of it, and says so in large portions.
-    pub(super) fn report_puts_taken(&mut self, node: &Shm, from: MemberId, len: usize) {
+    /// Counts a piece of a put as taken, whatever became of it, and reports in large portions: a
+    /// report for each piece would double the number of frames.
+    fn report_puts_taken(&mut self, node: &Shm, from: MemberId, len: usize) {
         let taken = &mut self.links[from.index()].puts_unreported;
         *taken += len as u64;
         if *taken >= PUT_WINDOW / 4 {
@@ -216,7 +227,8 @@ impl Core {
         }
     }
 
-    pub(super) fn receive_piece(
+    /// Adds a piece to a message, and delivers the message once it is complete.
+    fn receive_piece(
         &mut self,
         node: &Shm,
         from: MemberId,

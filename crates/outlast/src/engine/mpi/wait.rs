@@ -1,4 +1,11 @@
-//! Waiting in the mpi engine: an activity that waits moves the data meanwhile, spins, yields and sleeps.
+//! Waiting. MPI has no wait that another thread can end, so an activity that waits keeps testing
+//! for arrived data, and moves data meanwhile.
+//!
+//! At any time a single activity of a member moves data, the *mover*. The other waiting activities
+//! sleep until the mover rings for them or takes a pause. The mover tests without sleeping for
+//! [`SPIN_MAX`] after data has moved, and yields the processor in between. After that it sleeps
+//! between tests, for an eighth of the time since data has moved, at most [`SLEEP_MAX`]. The
+//! background activity is the mover only while no foreground activity waits, and never spins.
 
 use super::{Mpi, onesided};
 use crate::engine::shm::Shm;
@@ -7,38 +14,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// How long a waiting activity tests without sleeping: what takes two round trips, one after the other, finds the second target
-/// still testing, also where members share processors. (With 50 us, three hosts on two cores: 229 us for a put instead of 36.)
+/// How long the mover tests without sleeping. Long enough that the second of two consecutive round
+/// trips finds its target still testing, also where members share processors. (With 50 us instead,
+/// a put between three hosts on two cores took 229 us instead of 36.)
 const SPIN_MAX: Duration = Duration::from_micros(200);
 
-/// A waiting activity that gives way and comes to run again only after so long shares its processor with others. One that
-/// sleeps has the better chance there: whoever wakes comes before those who are always ready to run. So for a while it
-/// sleeps between tests instead.
+/// An activity that yields and runs again only after this time shares its processor with others.
+/// Sleeping is better there: the scheduler prefers a thread that wakes to threads that are always
+/// ready to run. So the activity sleeps between tests for [`CROWDED_FOR`] instead of yielding.
 const YIELD_MAX: Duration = Duration::from_micros(200);
 const CROWDED_FOR: Duration = Duration::from_millis(20);
 
-/// One that comes back at once has the processor for itself, and need not give way at each test: after so many of these in a
-/// row only at one of 2 to that power.
+/// An activity that runs again within this time has the processor to itself, and need not yield at
+/// each test: after n such yields in a row, at most [`QUICK_YIELDS_MAX`], it yields at every 2^n-th
+/// test.
 const YIELD_QUICK: Duration = Duration::from_nanos(1500);
 const QUICK_YIELDS_MAX: u32 = 3;
 
-/// The shortest and the longest sleep between two tests.
+/// The shortest sleep between two tests.
 pub(super) const SLEEP_MIN: Duration = Duration::from_micros(20);
+/// The shortest sleep of the background activity between two tests.
 const BACKGROUND_SLEEP_MIN: Duration = Duration::from_micros(50);
+/// The longest sleep between two tests.
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// The longest part of a wait for another member, and what it counts at most towards the time limit: a caller that
-/// was itself stopped must not find its time over and blame the other.
+/// A wait for another member is cut into slices of this length.
 const PATIENCE_SLICE: Duration = Duration::from_millis(10);
+/// The most time that a slice counts towards the time limit: a caller that was itself stopped must
+/// not find its time over and blame the other member.
 const PATIENCE_SLICE_MAX: Duration = Duration::from_millis(100);
 
-/// What is left of the time limit of one call.
+/// The rest of the time limit of a call.
 pub(super) struct Patience {
     pub(super) left: Duration,
 }
 
 impl Patience {
-    /// Waits until the bell has rung or a slice of the time is over; `false` once all of it is.
+    /// Waits until the bell has rung or a slice of the time is over; `false` once no time is left.
     pub(super) fn park(&mut self, mpi: &Mpi, seen: Bell) -> bool {
         if self.left.is_zero() {
             return false;
@@ -51,7 +63,8 @@ impl Patience {
 }
 
 impl Mpi {
-    /// Waits for a lease, and ends this process if none comes within the time limit: the others may have gone on without it.
+    /// Waits for a lease. Ends this process if no lease comes within the time limit: the job may
+    /// have gone on without it.
     pub(super) fn wait_for_lease(&self, lease: &AtomicU64) -> Result<()> {
         let limit = self.node.time_limit();
         let mut patience = Patience { left: limit };
@@ -65,15 +78,15 @@ impl Mpi {
             }
             if !patience.park(self, bell) {
                 Shm::end_with(&format!(
-                    "outlast: {} has not reached a majority of the job for {limit:?}; ending this process, since the others \
-                     may go on without it\n",
+                    "outlast: {} has not reached a majority of the job for {limit:?}; ending this \
+                     process, since the others may go on without it\n",
                     self.me()
                 ));
             }
         }
     }
 
-    /// Moves data if no other activity is doing so already; whether anything happened.
+    /// Moves data, unless another activity is doing so already; whether any data moved.
     pub(super) fn progress(&self) -> bool {
         let Some(core) = &self.core else { return false };
         let mut core = match core.try_lock() {
@@ -90,23 +103,9 @@ impl Mpi {
         has_moved
     }
 
-    /// Lets others have the processor, and notes whether any of them wanted it.
-    pub(super) fn yield_processor(&self) {
-        let before = self.now();
-        std::thread::yield_now();
-        let after = self.now();
-        let taken = after.since(before);
-        if taken > YIELD_MAX {
-            self.crowded_until.store(after.after(CROWDED_FOR).0, Ordering::Relaxed);
-        }
-        // Several activities may come here: any of the counts will do.
-        let quick = self.quick_yields.load(Ordering::Relaxed);
-        let quick = if taken < YIELD_QUICK { (quick + 1).min(QUICK_YIELDS_MAX) } else { 0 };
-        self.quick_yields.store(quick, Ordering::Relaxed);
-    }
-
-    /// The loop of both kinds of parking, where there are other nodes. One activity of a member moves its data, and the
-    /// others sleep meanwhile: where ranks outnumber cores, each one more that tests takes the time of one that would answer.
+    /// Parks an activity of a member with remote members, until the bell has rung or `until`. A
+    /// single activity moves data, and the other activities sleep: where ranks outnumber cores,
+    /// each further activity that tests takes the processor from an activity that would reply.
     pub(super) fn park_moving(&self, seen: Bell, until: Time, is_background: bool) {
         let mut role: Option<MutexGuard<'_, ()>> = None;
         let mut tests = 0u32;
@@ -115,7 +114,7 @@ impl Mpi {
             if now >= until {
                 break;
             }
-            // While an activity of the program waits, the background rests.
+            // While a foreground activity waits, the background activity does not move data.
             let is_relieved = is_background && self.waiting.load(Ordering::SeqCst) > 0;
             if role.is_none() && !is_relieved {
                 role = match self.mover.try_lock() {
@@ -139,12 +138,14 @@ impl Mpi {
                     self.yield_processor();
                 }
             } else {
-                // In proportion, so that what comes after a pause waits for a fraction of the pause.
+                // In proportion to the pause so far, so that a frame after a long pause is delayed
+                // by a fraction of the pause.
                 let longest = if self.onesided.is_some() { onesided::SLEEP_MAX } else { SLEEP_MAX };
                 let shortest = if is_background { BACKGROUND_SLEEP_MIN } else { SLEEP_MIN };
                 let sleep = (idle / 8).clamp(shortest, longest);
-                // One that has just asked for something must not wait for the end of this sleep; nor one that wanted to move
-                // the data meanwhile, and has gone to sleep.
+                // Another activity may have started a request, and must be able to become the mover
+                // during this sleep. An activity that could not become the mover sleeps already,
+                // and is woken.
                 role = None;
                 if is_background && self.waiting.load(Ordering::SeqCst) > 0 {
                     self.node.ring_for_calls();
@@ -152,11 +153,27 @@ impl Mpi {
                 self.node.sleep(seen, until.min(now.after(sleep)), is_background);
             }
         }
-        // Whoever sleeps in its place is to move the data now.
+        // An activity that sleeps because this activity was the mover is to take over.
         if role.take().is_some()
             && self.waiting.load(Ordering::Relaxed) > usize::from(!is_background)
         {
             self.node.ring_for_calls();
         }
+    }
+
+    /// Yields the processor, and records for how long other threads used it.
+    fn yield_processor(&self) {
+        let before = self.now();
+        std::thread::yield_now();
+        let after = self.now();
+        let taken = after.since(before);
+        if taken > YIELD_MAX {
+            self.crowded_until.store(after.after(CROWDED_FOR).0, Ordering::Relaxed);
+        }
+        // Relaxed, and not an atomic increment: if several activities yield at once, the count of
+        // any of them will do.
+        let quick = self.quick_yields.load(Ordering::Relaxed);
+        let quick = if taken < YIELD_QUICK { (quick + 1).min(QUICK_YIELDS_MAX) } else { 0 };
+        self.quick_yields.store(quick, Ordering::Relaxed);
     }
 }

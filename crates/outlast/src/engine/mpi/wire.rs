@@ -1,66 +1,72 @@
-//! What one member sends to another: frames of a fixed header, the sender's dead if the receiver may not know them,
-//! and a payload.
+//! The format of a frame between members: a fixed header, the sender's dead if the receiver may not
+//! know them, and a payload.
 //!
 //! ```text
 //! byte 0  kind
 //!      1  detail: a port, or how a request ended
-//!    4..8 words of each of the two sets that follow the header: the dead, and those of them that left
+//!    4..8 words of each of the two sets behind the header: the dead, and the dead that left
 //!   8..16 id of the operation
 //!  16..24 epoch: what the operation belongs to, or the sender's
 //!  24..48 three words, by kind
 //!  48..   dead, left, payload
 //! ```
-//! Little-endian. Frames of one member to another arrive in order, so the sets travel only after they have changed.
+//! Numbers are little-endian. Frames from a member to another arrive in order, so a frame carries
+//! the sets only if they have changed since the last frame.
 
 use crate::engine::{COMPOUND_STEP_LEN, CompoundStep, MemberId, MemberSet};
 
 /// The length of the header.
 pub(super) const HEADER_LEN: usize = 48;
 
-/// What a frame is for.
+/// The kind of a frame. The three words of the header depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Who the sender is: process number in the first word; payload: kernel, newline, failure domain.
+    /// Introduces the sender. Words: its process number. Payload: kernel, newline, failure domain.
     Hello = 1,
-    /// A piece of a put: offset, length of the whole, where the piece begins.
+    /// A piece of a put. Words: offset, length of the whole put, where the piece begins.
     Put,
-    /// Asks for a piece of a range: offset, length of the whole, where the piece begins.
+    /// Requests a piece of a range. Words: offset, length of the whole range, where the piece
+    /// begins.
     Get,
-    /// Asks for a word: offset.
+    /// Requests a word. Words: offset.
     Load,
-    /// Offset, expected, new.
+    /// Words: offset, expected word, new word.
     CompareAndSwap,
-    /// Offset, nothing, delta.
+    /// Words: offset, 0, delta.
     FetchAdd,
-    /// Asks how long the segment is.
+    /// Requests the length of the segment.
     SegmentLen,
-    /// Several small operations, one after the other; payload: [`encode_steps`].
+    /// A compound operation. Payload: [`encode_steps`].
     Compound,
-    /// How a request ended, see [`Ending`]: the word or the segment's length; for a get, the length of the whole; where the
-    /// piece begins, or how many steps of a series are done.
+    /// The reply to a request. The detail is an [`Ending`]. Words: the word or the segment's
+    /// length; for a get the length of the whole range, otherwise 0; where the piece begins, or how
+    /// many steps of a compound operation were done.
     Reply,
-    /// A piece of a message: nothing, length of the whole, where the piece begins. The detail is the port.
+    /// A piece of a message. Words: 0, length of the whole message, where the piece begins. The
+    /// detail is the port.
     Message,
-    /// The receiver has consumed this many bytes of messages. The detail is the port.
+    /// The sender of this frame has consumed messages. Words: their bytes. The detail is the port.
     Credit,
     /// Rings the bell.
     Ring,
-    /// The sender leaves. Answered with `LeaveAck`.
+    /// The sender leaves. Answered by `LeaveAck`.
     Leave,
-    /// The leave was seen.
+    /// Acknowledges `Leave`.
     LeaveAck,
-    /// Nothing but the dead: a member of the sender's node has died, and its node knows.
+    /// Carries nothing but the deaths: a member of the sender's node has died, and is in the node's
+    /// death log.
     Deaths,
-    /// The member of this number is to end: the receiver, or one that it can signal.
+    /// A member is to be killed: the receiver, or a local member of it. Words: the member.
     Fence,
-    /// The receiver has taken this many bytes of puts.
+    /// The sender of this frame has taken puts. Words: their bytes.
     Taken,
-    /// Asks whether the receiver's node has turned away from the sender: the sender's time, its node's epoch.
+    /// Asks for a lease grant. Words: the sender's time, the epoch of its node.
     LeaseRequest,
-    /// It has not: the same two words, back.
+    /// Grants a lease: the receiver's node has not quarantined the requester. Words: as in the
+    /// request.
     LeaseGrant,
-    /// Whom the sender's node has turned away from; payload: a set.
+    /// The members that the sender's node has quarantined. Payload: a set.
     Quarantine,
 }
 
@@ -92,15 +98,15 @@ impl Kind {
     }
 }
 
-/// How a request ended at its target.
+/// How a request has ended at its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Ending {
-    /// It happened.
+    /// The operation was executed.
     Done = 0,
-    /// It belongs to an older view; nothing happened.
+    /// The request belongs to an older view. Nothing was changed.
     Stale = 1,
-    /// The range is not inside the segment; nothing happened.
+    /// The range is not inside the segment. Nothing was changed.
     OutOfRange = 2,
 }
 
@@ -110,7 +116,7 @@ impl Ending {
     }
 }
 
-/// The header of a frame, without the sets.
+/// The header of a frame, without the lengths of the sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -131,15 +137,15 @@ impl Header {
     }
 }
 
-/// Who is dead and who of them left, as it stands in a frame.
+/// The dead, and the dead that have left.
 pub(super) type Deaths = (MemberSet, MemberSet);
 
-/// How long the sets of a frame can be at most.
+/// The most bytes that the sets of a frame may take.
 pub(super) fn deaths_len_max(members: usize) -> usize {
     2 * members.div_ceil(64) * 8
 }
 
-/// Puts a frame together.
+/// Encodes a frame.
 pub(super) fn encode(
     header: Header,
     deaths: Option<&Deaths>,
@@ -161,7 +167,7 @@ pub(super) fn encode(
     frame
 }
 
-/// A set of some of so many members, a bit for each.
+/// Encodes a set with a bit for each of `members` members.
 pub(super) fn encode_set(set: &MemberSet, members: usize) -> Vec<u8> {
     let mut words = vec![0u64; members.div_ceil(64)];
     for member in set.iter() {
@@ -170,7 +176,7 @@ pub(super) fn encode_set(set: &MemberSet, members: usize) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The set that these bytes are.
+/// Decodes a set.
 pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
     let mut members = MemberSet::new();
     for (index, bytes) in bytes.chunks_exact(8).enumerate() {
@@ -182,8 +188,8 @@ pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
     members
 }
 
-/// The steps of a series: for each the number of its kind, an offset and two words, the first of which is the length of
-/// the bytes that follow a put.
+/// Encodes the steps of a compound operation: for each step the number of its kind, an offset and
+/// two words. The first word of a put is the length of the bytes that follow.
 pub(super) fn encode_steps(steps: &[CompoundStep<'_>]) -> Vec<u8> {
     let data_len: usize = steps.iter().map(|step| step.data().len()).sum();
     let mut bytes = Vec::with_capacity(steps.len() * COMPOUND_STEP_LEN + data_len);
@@ -200,7 +206,8 @@ pub(super) fn encode_steps(steps: &[CompoundStep<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The steps that these bytes are; `None` if they are none, which would be a defect of the sender.
+/// Decodes the steps of a compound operation; `None` if they are malformed, which would be a defect
+/// of the sender.
 pub(super) fn decode_steps(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
     let mut steps = Vec::new();
     while !bytes.is_empty() {
@@ -225,7 +232,7 @@ pub(super) fn decode_steps(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
     Some(steps)
 }
 
-/// Takes a frame apart; `None` if it is not one, which would be a defect of the sender.
+/// Decodes a frame; `None` if it is malformed, which would be a defect of the sender.
 pub(super) fn decode(frame: &[u8]) -> Option<(Header, Option<Deaths>, &[u8])> {
     let (head, mut rest) = frame.split_at_checked(HEADER_LEN)?;
     let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));

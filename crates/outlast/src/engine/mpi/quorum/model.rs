@@ -555,8 +555,7 @@ fn a_declared_death_outlives_the_majority_that_declared_it() {
 #[test]
 fn a_living_member_declared_dead_never_has_a_lease() {
     let (mut declared, mut alive) = (0, 0);
-    // Seed 80 is among the seeds that fail if a death leaves the voting base at once, the last seed
-    // among the seeds that fail if the eviction wait is as long as the lease.
+    // The last seed is among the seeds that fail if the eviction wait is as long as the lease.
     for seed in (0..400u64).chain([4996]) {
         let mut state = seed;
         let nodes: Vec<usize> =
