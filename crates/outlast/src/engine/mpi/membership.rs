@@ -11,10 +11,10 @@
 //!
 //! - *alive*: from the beginning.
 //! - *suspected*: MPI calls the member failed, the kernel says that its process has ended, its node
-//!   is silent, or a partial partition evicts it. A suspicion is a hint and has no consequences. A
-//!   member that the kernel knows to live stays in this state.
+//!   is silent, or a partial partition evicts it. A suspicion proves nothing, and by itself has no
+//!   consequences. A member that the kernel knows to live stays in this state.
 //! - *quarantined*: this node has set the member's bit in the node's memory. No member of this node
-//!   sends the member anything, for ever. The eviction wait runs.
+//!   sends the member anything, for ever. The eviction wait may run.
 //! - *dead*: the member is in the death log of this node. Its frames are dropped, requests to it
 //!   fail, and its link is cleared.
 //!
