@@ -1,4 +1,5 @@
-//! Compiles the shim with the flags of `mpicc`, and says what to type when there is no usable one.
+//! Compiles the shim with the flags of `mpicc`, and says what to type if no usable `mpicc` is
+//! found.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -11,14 +12,15 @@ fn main() {
         return;
     }
     println!("cargo::rerun-if-env-changed=PATH");
-    // The folder into which `cargo xtask mpi` installs, whatever CARGO_TARGET_DIR says: see xtask/src/mpi.rs.
+    // The folder into which `cargo xtask mpi` installs, whatever CARGO_TARGET_DIR says: see
+    // xtask/src/mpi.rs.
     let installed = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
         .join("../../target/mpi/bin/mpicc");
     println!("cargo::rerun-if-changed={}", installed.display());
 
     let mut refusals = Vec::new();
     let candidates: Vec<PathBuf> = match std::env::var_os("MPICC") {
-        // Who names a compiler means that one: falling back to another would hide a typing error.
+        // Falling back from a named compiler to another would hide a typing error.
         Some(named) => vec![PathBuf::from(named)],
         None => vec![PathBuf::from("mpicc"), installed],
     };
@@ -31,7 +33,7 @@ fn main() {
     fail(&refusals)
 }
 
-/// Ends the build with what was tried and what to type.
+/// Ends the build, and says what was tried and what to type.
 fn fail(refusals: &[String]) -> ! {
     eprintln!("outlast's feature `mpi` needs Open MPI 5 with ULFM, and none was found:");
     for refusal in refusals {
@@ -69,6 +71,7 @@ impl Flags {
     }
 }
 
+/// The words that `mpicc` prints for an option.
 fn show(mpicc: &Path, what: &str) -> Result<Vec<String>, String> {
     let output = Command::new(mpicc).arg(what).output().map_err(|error| error.to_string())?;
     if !output.status.success() {
@@ -77,6 +80,7 @@ fn show(mpicc: &Path, what: &str) -> Result<Vec<String>, String> {
     Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_string).collect())
 }
 
+/// Compiles the shim, and tells cargo how to link Open MPI.
 fn build(flags: &Flags) {
     let mut shim = cc::Build::new();
     shim.file("shim.c").std("c11").warnings(true).extra_warnings(true);
@@ -88,13 +92,14 @@ fn build(flags: &Flags) {
     for flag in &flags.link {
         if let Some(folder) = flag.strip_prefix("-L") {
             println!("cargo::rustc-link-search=native={folder}");
-            // An absolute -L of the wrapper is where the library lies, so it also serves as the run path, with or
-            // without an -rpath among the wrapper's own flags.
+            // The library lies in the folder of an absolute -L, so that folder is also the run
+            // path, with or without an -rpath among the wrapper's own flags.
             run_paths.push(folder.to_string());
         } else if let Some(library) = flag.strip_prefix("-l") {
             println!("cargo::rustc-link-lib=dylib={library}");
         }
     }
-    // Link arguments reach only this package's own binaries, so dependents pass the run path on themselves.
+    // Link arguments reach only this package's own binaries, so dependent packages pass the run
+    // path on themselves.
     println!("cargo::metadata=RPATH={}", run_paths.join(":"));
 }

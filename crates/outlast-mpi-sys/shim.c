@@ -1,6 +1,7 @@
-/* The part of MPI that Outlast calls. Predefined handles are macros in mpi.h, and constants differ between
- * implementations, so a few lines of C stand between: every function returns MPI's code, results go through
- * pointers, and handles are passed as the pointers that they are in Open MPI. */
+/* The part of MPI that Outlast calls, for src/lib.rs. Predefined handles are macros in mpi.h, and
+ * constants differ between implementations, so Rust cannot call MPI without these lines of C. Every
+ * function returns MPI's code, results go through pointers, and handles are passed as the pointers
+ * that they are in Open MPI. */
 
 #define _DEFAULT_SOURCE 1 /* for on_exit */
 #include <mpi.h>
@@ -23,7 +24,7 @@ _Static_assert(sizeof(MPI_Comm) == sizeof(void *), "handles are passed as pointe
 _Static_assert(sizeof(MPI_Request) == sizeof(void *), "handles are passed as pointers");
 _Static_assert(sizeof(MPI_Win) == sizeof(void *), "handles are passed as pointers");
 
-/* Initializes MPI unless the program has done so; `is_ours` says which. */
+/* Initializes MPI, unless the program has done so: then `is_ours` becomes 0. */
 int outlast_mpi_init(int *provided, int *is_ours) {
     int is_initialized = 0;
     int code = MPI_Initialized(&is_initialized);
@@ -51,16 +52,20 @@ int outlast_mpi_has_ulfm(int *has_ulfm) {
 
 MPI_Comm outlast_mpi_world(void) { return MPI_COMM_WORLD; }
 
-/* Begins to duplicate; `comm` is valid once `request` is complete, and must not move until then. */
+/* Begins to duplicate a communicator. `comm` is valid once `request` is complete, and must not move
+ * until then. */
 int outlast_mpi_dup(MPI_Comm parent, MPI_Comm *comm, MPI_Request *request) {
     return MPI_Comm_idup(parent, comm, request);
 }
 
-/* The communicator of those that live. Waits for all of them. */
-int outlast_mpi_shrink(MPI_Comm comm, MPI_Comm *shrunken) { return MPIX_Comm_shrink(comm, shrunken); }
+/* Makes a communicator of the living ranks. Waits for all of them. */
+int outlast_mpi_shrink(MPI_Comm comm, MPI_Comm *shrunken) {
+    return MPIX_Comm_shrink(comm, shrunken);
+}
 
-/* Begins to tell all members some words; both buffers stay where they are until `request` is complete. */
-int outlast_mpi_gather(const uint64_t *mine, uint64_t *all, int words, MPI_Comm comm, MPI_Request *request) {
+/* Begins to gather words from all ranks. Both buffers stay in place until `request` is complete. */
+int outlast_mpi_gather(const uint64_t *mine, uint64_t *all, int words, MPI_Comm comm,
+                       MPI_Request *request) {
     return MPI_Iallgather(mine, words, MPI_UINT64_T, all, words, MPI_UINT64_T, comm, request);
 }
 
@@ -74,34 +79,38 @@ int outlast_mpi_world_is_fatal(int *is_fatal) {
     return MPI_Errhandler_free(&handler);
 }
 
-/* Has errors on the world, and those that belong to no communicator, return. */
+/* Makes errors return that belong to the world, or to no communicator. */
 int outlast_mpi_set_errhandlers(void) {
     int code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     return code != MPI_SUCCESS ? code : MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 }
 
-int outlast_mpi_errors_return(MPI_Comm comm) { return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); }
+int outlast_mpi_errors_return(MPI_Comm comm) {
+    return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+}
 
 int outlast_mpi_rank_and_size(MPI_Comm comm, int *rank, int *size) {
     int code = MPI_Comm_rank(comm, rank);
     return code != MPI_SUCCESS ? code : MPI_Comm_size(comm, size);
 }
 
-int outlast_mpi_isend(const void *bytes, int len, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+int outlast_mpi_isend(const void *bytes, int len, int to, int tag, MPI_Comm comm,
+                      MPI_Request *request) {
     return MPI_Isend(bytes, len, MPI_BYTE, to, tag, comm, request);
 }
 
-int outlast_mpi_irecv(void *bytes, int len, int from, int tag, MPI_Comm comm, MPI_Request *request) {
+int outlast_mpi_irecv(void *bytes, int len, int from, int tag, MPI_Comm comm,
+                      MPI_Request *request) {
     return MPI_Irecv(bytes, len, MPI_BYTE, from, tag, comm, request);
 }
 
-/* Which of the requests are complete: for each its index, its own code and the bytes received. A request that ended
- * with an error is not freed by MPI, but never reported again: its slot is set to null here, so that no later call
- * looks at it. `statuses` has room for `count`. */
-int outlast_mpi_test_some(int count, MPI_Request *requests, int *done, int *indices, int *codes, int *lens,
-                          MPI_Status *statuses) {
+/* Finds the complete requests: for each its index, its own code and the bytes received. MPI neither
+ * frees a request that ended with an error nor reports it again: its entry is set to null here, so
+ * that no later call tests it. `statuses` has room for `count`. */
+int outlast_mpi_test_some(int count, MPI_Request *requests, int *done, int *indices, int *codes,
+                          int *lens, MPI_Status *statuses) {
     int code = MPI_Testsome(count, requests, done, indices, statuses);
-    /* It looks first and moves data afterwards: what that brought is seen only by a second call. */
+    /* MPI_Testsome tests first and moves data afterwards: only a second call reports that data. */
     if (code == MPI_SUCCESS && *done == 0)
         code = MPI_Testsome(count, requests, done, indices, statuses);
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
@@ -127,10 +136,10 @@ int outlast_mpi_test(MPI_Request *request, int *is_done) {
     return MPI_Test(request, is_done, MPI_STATUS_IGNORE);
 }
 
-/* Asks for the end of a receive that is no longer wanted; the buffer stays MPI's until it is tested complete. */
+/* Cancels a receive. MPI may use its buffer until a test finds the request complete. */
 int outlast_mpi_cancel(MPI_Request *request) { return MPI_Cancel(request); }
 
-/* The ranks in `comm` that have failed, at most `room` of them. Local, and acknowledges nothing. */
+/* Finds the failed ranks of `comm`, at most `room`. A local call that acknowledges no failure. */
 int outlast_mpi_get_failed(MPI_Comm comm, int *ranks, int room, int *count) {
     MPI_Group failed = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
     *count = 0;
@@ -156,16 +165,16 @@ int outlast_mpi_get_failed(MPI_Comm comm, int *ranks, int room, int *count) {
             free(positions);
         }
     }
-    /* MPI_GROUP_EMPTY may be freed as well: the call only gives the handle back. */
+    /* MPI_GROUP_EMPTY may be freed as well: the call only returns the handle. */
     MPI_Group_free(&failed);
     if (code == MPI_SUCCESS)
         *count = size;
     return code;
 }
 
-/* A window over this process's memory, in bytes, with errors that return. All members call it and wait for each other.
- * Words are changed by compare-and-swap alone, of one word at a time: that is what the key promises, without which
- * each swap between hosts would lock its target. */
+/* Makes a window over this process's memory, in bytes, with errors that return. All ranks call it
+ * and wait for each other. The info key promises that words are changed by compare-and-swap alone,
+ * a single word at a time. Without it each swap between hosts would lock its target. */
 int outlast_mpi_win_create(void *base, size_t len, MPI_Comm comm, MPI_Win *win) {
     MPI_Info info = MPI_INFO_NULL;
     int code = MPI_Info_create(&info);
@@ -178,20 +187,26 @@ int outlast_mpi_win_create(void *base, size_t len, MPI_Comm comm, MPI_Win *win) 
     return code != MPI_SUCCESS ? code : MPI_Win_set_errhandler(*win, MPI_ERRORS_RETURN);
 }
 
-/* Begins the access to one target, for ever. It waits for the target. */
-int outlast_mpi_win_lock(int target, MPI_Win win) { return MPI_Win_lock(MPI_LOCK_SHARED, target, 0, win); }
+/* Begins the access to a target, for ever. Waits for the target. */
+int outlast_mpi_win_lock(int target, MPI_Win win) {
+    return MPI_Win_lock(MPI_LOCK_SHARED, target, 0, win);
+}
 
-int outlast_mpi_rput(const void *bytes, int len, int target, uint64_t at, MPI_Win win, MPI_Request *request) {
+int outlast_mpi_rput(const void *bytes, int len, int target, uint64_t at, MPI_Win win,
+                     MPI_Request *request) {
     return MPI_Rput(bytes, len, MPI_BYTE, target, (MPI_Aint)at, len, MPI_BYTE, win, request);
 }
 
-int outlast_mpi_rget(void *bytes, int len, int target, uint64_t at, MPI_Win win, MPI_Request *request) {
+int outlast_mpi_rget(void *bytes, int len, int target, uint64_t at, MPI_Win win,
+                     MPI_Request *request) {
     return MPI_Rget(bytes, len, MPI_BYTE, target, (MPI_Aint)at, len, MPI_BYTE, win, request);
 }
 
-/* Compare-and-swap has no form with a request: it waits for the target. `words` are expected, new and found. */
+/* Swaps a word, and waits for the target: compare-and-swap has no form with a request. `words` are
+ * the expected, the new and the found word. */
 int outlast_mpi_swap(uint64_t *words, int target, uint64_t at, MPI_Win win) {
-    int code = MPI_Compare_and_swap(&words[1], &words[0], &words[2], MPI_UINT64_T, target, (MPI_Aint)at, win);
+    int code = MPI_Compare_and_swap(&words[1], &words[0], &words[2], MPI_UINT64_T, target,
+                                    (MPI_Aint)at, win);
     return code != MPI_SUCCESS ? code : MPI_Win_flush(target, win);
 }
 
@@ -200,7 +215,7 @@ int outlast_mpi_error_class(int code) {
     return MPI_Error_class(code, &class) == MPI_SUCCESS ? class : code;
 }
 
-/* The text of a code, into a buffer of MPI_MAX_ERROR_STRING bytes. */
+/* Writes the text of a code into a buffer of MPI_MAX_ERROR_STRING bytes, and returns its length. */
 int outlast_mpi_error_text(int code, char *text) {
     int len = 0;
     return MPI_Error_string(code, text, &len) == MPI_SUCCESS ? len : 0;
@@ -212,26 +227,27 @@ static const volatile int *outlast_has_left;
 static pid_t outlast_member_pid;
 static int outlast_rank, outlast_report = -1;
 
-/* The launcher tells the other ranks of a death by signal and of an exit with status 0, but not of an exit with
- * another status: for that it lets them wait, and ends the whole job about a second later. So such an exit, and
- * an exit without leaving, is made a death by signal. */
+/* The launcher reports a death by signal and an exit with status 0 to the other ranks, but no exit
+ * with another status: then it lets them wait, and ends the whole job about a second later. So an
+ * exit with another status, or without leaving, is made a death by signal. */
 static void outlast_at_exit(int status, void *context) {
     (void)context;
     if (getpid() != outlast_member_pid)
-        return; /* A forked child is no member, and ends as it likes. */
+        return; /* A forked child is no member, and may end in any way. */
     if (outlast_report >= 0)
         dprintf(outlast_report, "%d exited %d\n", outlast_rank, status);
     int is_finalized = 0;
     if (MPI_Finalized(&is_finalized) == MPI_SUCCESS && is_finalized)
-        return; /* The program has ended MPI itself: the launcher takes any status from now on. */
+        return; /* The program has ended MPI itself: the launcher accepts any status from now on. */
     if (status != 0 || !*outlast_has_left) {
         fflush(NULL);
         kill(getpid(), SIGKILL);
     }
 }
 
-/* From now on an exit of this process with a status other than 0, or while `*has_left` is 0, is a death. If `report`
- * names a file, this and later the status of an exit is written there, a line each: it is lost otherwise. */
+/* Makes an exit of this process a death by signal, if its status is not 0 or `*has_left` is 0. If
+ * `report` names a file, a line for the joining and later a line with the status of the exit are
+ * written there: otherwise the status would be lost. */
 int outlast_mpi_die_on_exit(const volatile int *has_left, int rank, const char *report) {
     outlast_has_left = has_left;
     outlast_rank = rank;

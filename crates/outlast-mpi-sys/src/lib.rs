@@ -1,9 +1,9 @@
-//! The part of Open MPI 5 with ULFM that Outlast calls: the only place that names MPI.
+//! The part of Open MPI 5 with ULFM that Outlast calls. No other crate calls MPI.
 //!
-//! A small C shim is compiled with the flags of `mpicc` (see `build.rs`); each function here wraps one of its
-//! functions and returns a [`Result`] with MPI's error class and text. Nothing waits: there is neither a blocking
-//! receive nor a collective call that is not bounded by the caller. The exceptions are `Comm::shrink` and a
-//! `Window`, which say so.
+//! A small C shim is compiled with the flags of `mpicc` (see `build.rs`); each function here wraps
+//! a function of the shim and returns a [`Result`] with MPI's error class and text. No function
+//! waits: there is no blocking receive, and collective calls are polled, so that the caller can
+//! bound them. The exceptions are `Comm::shrink` and `Window`, which say so.
 //!
 //! Without the feature `link` the crate is empty.
 
@@ -53,22 +53,23 @@ pub struct Comm(*mut c_void);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request(*mut c_void);
 
-/// Memory of all members of a communicator that each of them reaches one-sidedly.
+/// A window: memory of all ranks of a communicator that each rank reaches one-sidedly.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct Window(*mut c_void);
 
-// SAFETY: a handle names an object of the MPI library, which was initialized with MPI_THREAD_MULTIPLE (`init` gives
-// an error otherwise) and does its own locking.
+// SAFETY: a handle names an object of the MPI library. The library was initialized with
+// MPI_THREAD_MULTIPLE (the caller of `init` checks it), and does its own locking.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
 // SAFETY: as above.
 unsafe impl Send for Window {}
-// SAFETY: as above; that no two threads complete the same request is ensured by `&mut` at the calls that do.
+// SAFETY: as above. The calls that complete a request take it by `&mut`, so no two threads complete
+// it at once.
 unsafe impl Send for Request {}
 
-/// A request that is complete, as [`Tester::test_some`] found it.
+/// A complete request, as [`Tester::test_some`] found it.
 #[derive(Clone, Debug)]
 pub struct Completed {
     /// Its index among the requests.
@@ -165,7 +166,8 @@ fn check(call: &'static str, code: c_int) -> Result<()> {
     // SAFETY: the function has no preconditions.
     let room = unsafe { outlast_mpi_error_text_max() };
     let mut text = vec![0u8; room.max(0) as usize + 1];
-    // SAFETY: the buffer has room for MPI_MAX_ERROR_STRING bytes; both calls are allowed at any time.
+    // SAFETY: the buffer has room for MPI_MAX_ERROR_STRING bytes; both calls are allowed at any
+    // time.
     let (len, class) = unsafe {
         (
             outlast_mpi_error_text(code, text.as_mut_ptr().cast::<c_char>()),
@@ -181,7 +183,7 @@ fn check(call: &'static str, code: c_int) -> Result<()> {
 pub struct Initialized {
     /// Whether any thread may call MPI at any time.
     pub thread_multiple: bool,
-    /// Whether it was this call that initialized MPI, and not the program before it.
+    /// Whether this call has initialized MPI, and not the program before it.
     pub is_ours: bool,
 }
 
@@ -203,8 +205,9 @@ pub fn has_ulfm() -> Result<bool> {
     Ok(has_ulfm != 0)
 }
 
-/// Whether an error on MPI_COMM_WORLD ends the process, as it does unless the program says otherwise. Errors that belong to
-/// no communicator of ours are raised there, and so are those of a failed process.
+/// Whether an error on MPI_COMM_WORLD ends the process, as it does unless the program says
+/// otherwise. Errors that belong to no communicator of Outlast are raised there, and errors of a
+/// failed process too.
 pub fn world_is_fatal() -> Result<bool> {
     let mut is_fatal = 0;
     // SAFETY: the pointer is valid.
@@ -212,13 +215,13 @@ pub fn world_is_fatal() -> Result<bool> {
     Ok(is_fatal != 0)
 }
 
-/// Has errors on MPI_COMM_WORLD and MPI_COMM_SELF return.
+/// Makes errors on MPI_COMM_WORLD and MPI_COMM_SELF return.
 pub fn set_errhandlers() -> Result<()> {
     // SAFETY: the function has no preconditions but that MPI is initialized, which it checks.
     check("MPI_Comm_set_errhandler", unsafe { outlast_mpi_set_errhandlers() })
 }
 
-/// Words that all members tell each other. It takes as long as the last of them.
+/// A gather of words from all ranks. It takes until the last rank has begun.
 pub struct Gather<const N: usize> {
     // On the heap and leaked unless completed: MPI reads and writes them at unknown times.
     mine: &'static mut [u64; N],
@@ -227,19 +230,20 @@ pub struct Gather<const N: usize> {
 }
 
 impl<const N: usize> Gather<N> {
-    /// Begins to tell all members of `comm`, which has `members` of them.
+    /// Begins to send `mine` to all ranks of `comm`, which has `members` ranks.
     pub fn begin(comm: Comm, members: usize, mine: [u64; N]) -> Result<Gather<N>> {
         let mine = Box::leak(Box::new(mine));
         let all = Box::leak(vec![0; N * members].into_boxed_slice());
         let mut request = Request::null();
-        // SAFETY: the buffers have that many words, and are never freed before the request is complete.
+        // SAFETY: the buffers have that many words, and are never freed before the request is
+        // complete.
         check("MPI_Iallgather", unsafe {
             outlast_mpi_gather(mine.as_ptr(), all.as_mut_ptr(), N as c_int, comm, &mut request)
         })?;
         Ok(Gather { mine, all, request })
     }
 
-    /// What all members have told, in their order, once it is there.
+    /// The words of all ranks, in their order, once they have arrived.
     pub fn poll(&mut self) -> Result<Option<Vec<[u64; N]>>> {
         if !self.request.test()? {
             return Ok(None);
@@ -249,7 +253,8 @@ impl<const N: usize> Gather<N> {
     }
 }
 
-/// A duplicate of a communicator that is being made. All members take part, so it takes as long as the last of them.
+/// A duplicate of a communicator in the making. All ranks take part, so it takes until the last
+/// rank has begun.
 pub struct Duplicate {
     // On the heap and leaked unless completed: MPI writes it at an unknown time.
     comm: &'static mut Comm,
@@ -266,7 +271,7 @@ impl Duplicate {
         Ok(Duplicate { comm, request })
     }
 
-    /// The duplicate, with errors that return, once it is there.
+    /// The duplicate, with errors that return, once it is complete.
     pub fn poll(&mut self) -> Result<Option<Comm>> {
         if !self.request.test()? {
             return Ok(None);
@@ -288,7 +293,7 @@ impl Comm {
     /// A communicator of the program, as Open MPI's `MPI_Comm`, which is a pointer.
     ///
     /// # Safety
-    /// It is a communicator, and is not freed while it is used here.
+    /// `comm` is a communicator, and is not freed while it is used here.
     pub unsafe fn from_raw(comm: *mut c_void) -> Comm {
         Comm(comm)
     }
@@ -298,8 +303,8 @@ impl Comm {
         self.0
     }
 
-    /// A communicator of those of its members that live, with errors that return. All of them must call this; it waits
-    /// for them, so call it where a bound is kept.
+    /// A communicator of its living ranks, with errors that return. All of them must call this, and
+    /// it waits for them: the caller must bound the wait.
     pub fn shrink(self) -> Result<Comm> {
         let mut shrunken = Comm(std::ptr::null_mut());
         // SAFETY: the pointer is valid.
@@ -317,7 +322,7 @@ impl Comm {
         Ok((rank as usize, size as usize))
     }
 
-    /// The ranks known to have failed, into `ranks`, which has room for all. A local call.
+    /// The ranks that are known to have failed. `ranks` needs room for all ranks. A local call.
     pub fn get_failed(self, ranks: &mut [c_int]) -> Result<&[c_int]> {
         let mut count = 0;
         let room = c_int::try_from(ranks.len()).unwrap_or(c_int::MAX);
@@ -365,11 +370,12 @@ impl Comm {
 }
 
 impl Window {
-    /// Makes a window over `len` bytes of this process at `base`. All members of `comm` call this, and wait for each other:
-    /// call it where a bound is kept.
+    /// Makes a window over `len` bytes of this process at `base`. All ranks of `comm` call this,
+    /// and wait for each other: the caller must bound the wait.
     ///
     /// # Safety
-    /// The memory stays mapped for ever, readable and writable, and bears that others change it at any time.
+    /// The memory stays mapped for ever, readable and writable, and tolerates changes by other
+    /// ranks at any time.
     pub unsafe fn create(comm: Comm, base: *mut u8, len: usize) -> Result<Window> {
         let mut window = Window(std::ptr::null_mut());
         // SAFETY: the caller keeps the memory.
@@ -379,13 +385,13 @@ impl Window {
         Ok(window)
     }
 
-    /// Begins the access to a member. It waits for the member: call it where a bound is kept.
+    /// Begins the access to a rank. It waits for the rank: the caller must bound the wait.
     pub fn lock(self, target: usize) -> Result<()> {
         // SAFETY: the window is complete.
         check("MPI_Win_lock", unsafe { outlast_mpi_win_lock(target as c_int, self) })
     }
 
-    /// Starts to write at an offset of a member's window. It may not return if the member has died.
+    /// Starts to write at an offset of a rank's window. It may not return if the rank has died.
     ///
     /// # Safety
     /// `bytes` stays where it is, unchanged, until the request is complete.
@@ -399,7 +405,7 @@ impl Window {
         Ok(request)
     }
 
-    /// Starts to read at an offset of a member's window. It may not return if the member has died.
+    /// Starts to read at an offset of a rank's window. It may not return if the rank has died.
     ///
     /// # Safety
     /// `bytes` stays where it is and is not touched until the request is complete.
@@ -420,10 +426,10 @@ impl Window {
         Ok(request)
     }
 
-    /// Replaces the word at an offset of a member's window by `new` if it is `expected`; what it was. It waits for the
-    /// member, and does not return if the member has died.
+    /// Replaces the word at an offset of a rank's window by `new` if it is `expected`, and returns
+    /// the word that was there. It waits for the rank, and does not return if the rank has died.
     pub fn compare_and_swap(self, target: usize, at: u64, expected: u64, new: u64) -> Result<u64> {
-        // On the heap: what MPI still does with them after an error is not said anywhere.
+        // On the heap and leaked on an error: MPI does not say whether it still uses them then.
         let words = Box::leak(Box::new([expected, new, 0]));
         // SAFETY: the words are freed only after MPI said that it is done with them.
         check("MPI_Compare_and_swap", unsafe {
@@ -437,13 +443,13 @@ impl Window {
 }
 
 impl Request {
-    /// No request.
+    /// The null request.
     pub fn null() -> Request {
         // SAFETY: the function has no preconditions.
         Request(unsafe { outlast_mpi_request_null() })
     }
 
-    /// Whether the request is complete; it is null then.
+    /// Whether the request is complete. A complete request becomes null.
     pub fn test(&mut self) -> Result<bool> {
         let mut is_done = 0;
         // SAFETY: the request is null or live.
@@ -451,7 +457,7 @@ impl Request {
         Ok(is_done != 0)
     }
 
-    /// Asks for the end of a receive. Its buffer stays MPI's.
+    /// Cancels a receive. MPI may still use its buffer.
     pub fn cancel(&mut self) -> Result<()> {
         if *self == Request::null() {
             return Ok(());
@@ -472,7 +478,7 @@ pub struct Tester {
 }
 
 impl Tester {
-    /// Appends those of the requests that are complete to `completed`. They are null afterwards.
+    /// Appends all complete requests to `completed`. They are null afterwards.
     pub fn test_some(
         &mut self,
         requests: &mut [Request],
@@ -508,15 +514,16 @@ impl Tester {
     }
 }
 
-/// Makes an exit of this process with a status other than 0, or while `has_left` is 0, a death by SIGKILL: the
-/// launcher does not tell the others of an exit with another status. Call it once. `report` is a file to which `RANK joined`
-/// is written now and `RANK exited STATUS` then; one that cannot be opened is passed over.
+/// Makes an exit of this process with a status other than 0, or while `has_left` is 0, a death by
+/// SIGKILL: the launcher does not tell the other ranks of an exit with another status. Call it
+/// once. `report` names a file to which `RANK joined` is written now, and `RANK exited STATUS` at
+/// the exit. It is ignored if it cannot be opened.
 pub fn die_on_exit(
     has_left: &'static std::sync::atomic::AtomicI32,
     rank: usize,
     report: Option<&CStr>,
 ) -> Result<()> {
     let report = report.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: the word lives for ever and is only read; the name is null or ends with a zero.
+    // SAFETY: the word lives for ever and is only read; the name is null or ends with a zero byte.
     check("on_exit", unsafe { outlast_mpi_die_on_exit(has_left.as_ptr(), rank as c_int, report) })
 }

@@ -1,10 +1,11 @@
-//! What is no Open MPI 5 with ULFM is refused when the shim is built, with what is wrong and what to type.
+//! The build of the shim refuses any compiler that is not of Open MPI 5 with ULFM, and says what is
+//! wrong and what to type.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Builds this package with `mpicc` as its compiler wrapper, which must fail; what cargo said.
+/// Builds this package with `mpicc` as its compiler wrapper, which must fail; the output of cargo.
 fn refused(mpicc: &Path) -> String {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("refusals");
     let output = Command::new(env!("CARGO"))
@@ -20,7 +21,7 @@ fn refused(mpicc: &Path) -> String {
 }
 
 #[test]
-fn what_is_no_open_mpi_with_ulfm_is_refused() {
+fn compilers_without_ulfm_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -29,10 +30,10 @@ fn what_is_no_open_mpi_with_ulfm_is_refused() {
             .expect("executable");
         path
     };
-    // MPICH's wrapper does not know the option, and the compiler behind it neither.
+    // MPICH's wrapper does not know the option, nor does the compiler behind it.
     let mpich =
         script("mpicc-mpich", "#!/bin/sh\necho 'gcc: error: unrecognized option' >&2\nexit 1\n");
-    // Open MPI 4 has the header, without the extension.
+    // Open MPI 4 has the header without the extension.
     std::fs::write(folder.path().join("mpi-ext.h"), "#define OMPI_HAVE_MPI_EXT_AFFINITY 1\n")
         .expect("written");
     let four = format!("#!/bin/sh\necho -I{}\n", folder.path().display());

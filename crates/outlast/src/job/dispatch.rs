@@ -243,7 +243,7 @@ impl Job {
     pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
         #[cfg(feature = "mpi")]
         if let Backend::Mpi(mpi) = &self.inner.backend
-            && let Some(node) = mpi.neighbour(target)
+            && let Some(node) = mpi.mapped_node(target)
         {
             return node.reach(at, target).map(Reach::Shm);
         }

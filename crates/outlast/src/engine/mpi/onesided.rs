@@ -1,50 +1,64 @@
-//! The third path, `OUTLAST_MPI_PATH=rma`: passive-target RMA, to measure the way of the published store. It is an
-//! experiment: it is never chosen by itself, and the promises of the store are not made for it.
+//! An experiment, `OUTLAST_MPI_PATH=rma`: segments are reached by MPI's passive-target RMA, in
+//! order to measure the way of the published store. The engine never chooses this path by itself,
+//! and the promises of the store are not made for it.
 //!
-//! Each rank is a node of its own, as with `OUTLAST_MPI_PATH=messages`. Operations on segments go through *one window*,
-//! made when joining and never again, over all that each member's segment may become; also those on the member's own segment, so
-//! that a word has one way of being changed. Everything else (views, deaths, messages, bells, leaving) is still frames, in
-//! `core.rs`. All peers are contacted when joining: the first contact waits inside MPI, and must be with one who lives.
+//! Each rank is a node of its own, as with `OUTLAST_MPI_PATH=messages`. Operations on segments go
+//! through a *single window*. It is made at joining, and covers all that each member's segment may
+//! become. Operations on the member's own segment use it too, so that every word is changed in a
+//! single way. Everything else (views, deaths, messages, bells, leaving) still travels in frames
+//! (`core.rs`). All ranks are contacted at joining: the first contact waits inside MPI, and must be
+//! with a living rank.
 //!
 //! # Operations
-//! A put is an MPI_Rput, a get and a load are an MPI_Rget: their requests are tested, and given up when the view says that the
-//! target is dead; their buffers are then MPI's for ever. A swap is an MPI_Compare_and_swap and an MPI_Win_flush, for it has
-//! no form with a request; a fetch-and-add is a load and swaps until one succeeds. MPI_Fetch_and_op is not used: in Open MPI
-//! 5.0 it holds a lock at the target and, on the caller's own memory, is not atomic with the swaps of others.
-//! MPI orders nothing, so one operation at a time is under way to each target, in the order in which they were started. The access is
-//! begun by MPI_Win_lock for each target and not by MPI_Win_lock_all: after the latter a flush waits for the operations on
-//! *all* targets, those to the dead included.
+//! A put is an MPI_Rput, a get and a load are an MPI_Rget. Their requests are tested, and given up
+//! when the view says that the target is dead; their buffers then belong to MPI for ever. A swap is
+//! an MPI_Compare_and_swap and an MPI_Win_flush, since it has no form with a request. A
+//! fetch-and-add is a load, followed by swaps until a swap succeeds. MPI_Fetch_and_op is not used:
+//! in Open MPI 5.0 it holds a lock at the target and, on the caller's own memory, is not atomic
+//! with the swaps of other members.
+//!
+//! MPI orders nothing, so a single operation at a time is in flight to each target, in the order in
+//! which operations were started. The access begins with MPI_Win_lock for each target and not with
+//! MPI_Win_lock_all: after the latter a flush waits for the operations on *all* targets, dead
+//! targets included.
 //!
 //! # What Open MPI makes of it
-//! The component is osc/rdma over active messages, on one host (btl/sm) as between hosts (btl/tcp): the *target's* processor does the
-//! work, when it is inside MPI, and answers. So an MPI_Rput is complete at the target when its request is, which the standard
-//! does not promise, and what a member does in the engine or its background thread serves all others. Between hosts a
-//! swap is one such message, done by the target's own atomic instruction. On one host it is a lock of the target in
-//! shared memory, a get, a put and an unlock: a member that dies in between leaves the target locked for ever, and
-//! whoever swaps there next is stuck. Plain puts do not take that lock, so a put to a word that another is swapping at
-//! that moment may be lost.
+//! The component is osc/rdma over active messages, both on a host (btl/sm) and between hosts
+//! (btl/tcp). The *target's* processor does the work when it is inside MPI, and answers. So an
+//! MPI_Rput is complete at the target when its request is complete, which the standard does not
+//! promise. And a member serves all other members by its calls of the engine or its background
+//! thread. Between hosts a swap is a single message, executed by an atomic instruction of the
+//! target. On a host it is a lock of the target in shared memory, a get, a put and an unlock. A
+//! member that dies in between leaves the target locked for ever, and the next member that swaps
+//! there is stuck. Plain puts do not take that lock, so a put to a word that another member swaps
+//! at that moment may be lost.
 //!
 //! # The epoch
-//! The target cannot be asked to check it. So its epoch word is read through the window before the operation, until it
-//! is the caller's own or the caller's own has risen (`Stale`), and after it, until the caller's own has followed if it rose meanwhile. That
-//! leaves open what a check at the target would refuse:
-//! - equal numbers are taken for equal views, which they are not while two deaths are on their way to two members;
-//! - an operation that was under way when its caller died is done late, under whatever view, since the target
-//!   does not see whose it is;
-//! - a word may be torn by a put or a get that does not begin at a multiple of eight.
+//! The target cannot be asked to check the epoch. So the caller reads the target's epoch word
+//! through the window. Before the operation it does so until the word equals the caller's epoch, or
+//! the caller's epoch has risen (`Stale`). After the operation, if the word has risen meanwhile, it
+//! waits until its own epoch has followed. A check at the target would refuse some cases that this
+//! leaves open:
+//! - Equal epochs are taken for equal views, which is wrong while two deaths are on their way to
+//!   two members.
+//! - An operation that was in flight when its caller died is executed late, under any view, since
+//!   the target does not see its caller.
+//! - A word may be torn by a put or a get that does not begin at a multiple of eight.
 //!
 //! # A cut link
-//! MPI serves the memory of a member without asking for its lease (`quorum.rs`): on this path one that was cut off may go on to
-//! be read by those who are cut off with it.
+//! MPI serves the memory of a member without asking for its lease (`quorum.rs`). On this path a
+//! member that was cut off may still be read by members that are cut off with it.
 //!
 //! # The watchdog, and its cascade
-//! A call may stay inside MPI for ever: a swap on a dead target, or on one that a dead member has locked, or the start of any operation on a
-//! peer whose connection is down while nobody knows it yet. A thread watches the calls, and ends the process by SIGKILL,
-//! after a line on standard error, when one has not returned within the bound. Nobody hangs; but that death is one more
-//! failure in the middle of calls, and may leave others stuck, who die the same way one bound later, down to the
-//! last member. A target that is merely stopped for so long ends those who swap on it, too.
+//! A call may stay inside MPI for ever: a swap on a dead target, a swap on a target that a dead
+//! member has locked, or the start of any operation on a peer with a broken connection before any
+//! member knows that it is broken. A thread watches the calls. When a call has not returned within
+//! the bound, it writes a line to standard error and ends the process by SIGKILL. So no member
+//! hangs. But that death is a further failure in the middle of calls. It may leave other members
+//! stuck, which die in this way a bound later, down to the last member. A target that is merely
+//! stopped for that long also ends the members that swap on it.
 
-use super::{mpi_error, poll_for_all};
+use super::join::{mpi_error, poll_for_all};
 use crate::engine::JoinError;
 use crate::engine::shm::Shm;
 use crate::engine::{
@@ -57,59 +71,67 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a call may be inside MPI, at most; less if the time limit of the job is shorter.
+/// The longest time that a call may be inside MPI, unless the time limit of the job is shorter.
 const STUCK_MAX: Duration = Duration::from_secs(5);
 
-/// In how many steps the watchdog counts the bound: time in which the whole process was stopped counts for one of them.
+/// The watchdog counts the bound in so many steps. Time in which the whole process was stopped
+/// counts as a single step.
 const STEPS: u32 = 20;
 
-/// The longest sleep between two tests: what others do to this member's memory is done inside the tests, and nothing tells
-/// whether there was any, so it cannot be tested more often when there is.
+/// The longest sleep between two tests. Other members' operations on this member's memory are
+/// executed inside the tests, and MPI does not tell whether there were any, so the tests cannot
+/// become more frequent when there are.
 pub(super) const SLEEP_MAX: Duration = Duration::from_micros(100);
 
-/// The most bytes that one call of MPI moves.
+/// The most bytes that a call of MPI moves.
 const PIECE_LEN_MAX: usize = 1 << 30;
 
-/// Whether this path was asked for.
+/// Whether `OUTLAST_MPI_PATH=rma` is set.
 pub(super) fn is_wanted() -> bool {
     std::env::var("OUTLAST_MPI_PATH").is_ok_and(|path| path == "rma")
 }
 
 // ---- The watchdog.
 
-/// Which way to others is inside MPI; of each, one activity at a time, since it holds its lock.
+/// A path to other members. Each path has a lock, so a single activity at a time is inside MPI on
+/// it.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Path {
     Frames = 0,
     Window = 1,
 }
 
-/// Which call each way is inside of: numbers never repeat, 0 is none.
+/// By path: the number of the call that is inside MPI, or 0. Numbers never repeat. All orderings
+/// here are relaxed: the watchdog only compares numbers, and no other data depends on them.
 static INSIDE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// The number of calls so far.
 static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Whether the watchdog runs.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// A call that the watchdog sees until this is dropped.
+/// A call of MPI that the watchdog watches until this is dropped.
 pub(super) struct Watched {
-    way: Way,
+    path: Path,
+    /// The call in which this call is nested.
     outer: u64,
 }
 
-/// Lets the watchdog see that the caller is inside MPI. Without this path there is none, and nothing happens.
-pub(super) fn watch(way: Way) -> Option<Watched> {
+/// Tells the watchdog that the caller is inside MPI. Does nothing if there is no watchdog, that is
+/// without `OUTLAST_MPI_PATH=rma`.
+pub(super) fn watch(path: Path) -> Option<Watched> {
     IS_WATCHED.load(Ordering::Relaxed).then(|| {
         let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
-        Watched { way, outer: INSIDE[way as usize].swap(call, Ordering::Relaxed) }
+        Watched { path, outer: INSIDE[path as usize].swap(call, Ordering::Relaxed) }
     })
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        INSIDE[self.way as usize].store(self.outer, Ordering::Relaxed);
+        INSIDE[self.path as usize].store(self.outer, Ordering::Relaxed);
     }
 }
 
-/// Ends this process when a call is inside MPI for longer than the bound.
+/// Ends this process when a call has been inside MPI for longer than `bound`.
 fn run_watchdog(me: MemberId, bound: Duration) {
     let mut seen = [(0, 0); INSIDE.len()];
     loop {
@@ -120,8 +142,9 @@ fn run_watchdog(me: MemberId, bound: Duration) {
             *call = now;
             if *steps >= STEPS {
                 Shm::end_with(&format!(
-                    "outlast: {me} has been inside a call of MPI for {bound:?}, which does not return after a failure \
-                     (OUTLAST_MPI_PATH=rma); ending this process. Without that variable this does not happen.\n"
+                    "outlast: {me} has been inside a call of MPI for {bound:?}, which does not \
+                     return after a failure (OUTLAST_MPI_PATH=rma); ending this process. Without \
+                     that variable this does not happen.\n"
                 ));
             }
         }
@@ -139,26 +162,27 @@ enum Kind {
     Add(u64),
 }
 
-/// What comes next for an operation, when nothing that it has asked for is under way.
+/// The next step of an operation, once MPI has completed the previous step.
 enum Stage {
-    /// To see whether the target's segment is long enough, as far as is known.
+    /// Check the range against the target's segment length, as far as it is known.
     Fit,
-    /// The same with its length as it was just read.
+    /// Check the range against the segment length that was just read.
     Measured,
-    /// To read the target's epoch.
+    /// Read the target's epoch.
     Check,
-    /// To compare the target's epoch, as it was just read, with the caller's.
+    /// Compare the target's epoch, which was just read, with the caller's.
     Checked,
-    /// To do it, from this byte on.
+    /// Execute the operation, from this byte on.
     Act(usize),
-    /// It is done up to this byte.
+    /// The operation was executed up to this byte.
     Acted(usize),
-    /// To add to the word as it was just read.
+    /// Add to the word that was just read.
     Add,
-    /// It is done, and the target's epoch was read once more.
+    /// The operation was executed, and the target's epoch was read again.
     CheckedAgain(Done),
 }
 
+/// An operation in a lane's queue.
 struct Op {
     at: Epoch,
     /// The range in the target's segment.
@@ -166,25 +190,26 @@ struct Op {
     len: usize,
     kind: Kind,
     stage: Stage,
-    /// What is put, or what was got so far.
+    /// The bytes to put, or the bytes read so far.
     bytes: Vec<u8>,
     completer: Completer,
 }
 
-/// What is under way to one target: one thing at a time.
+/// The operations on a target. The operation at the front is in flight.
 struct Lane {
     target: usize,
-    /// Whether the target is this member: no other view is to be looked at then.
+    /// Whether the target is this member: then there is no second view to compare with.
     is_own: bool,
     queue: VecDeque<Op>,
-    /// What the operation in front has asked of MPI.
+    /// The request of the operation at the front.
     request: Option<Request>,
-    /// Where words are read to: on the heap, since MPI writes there.
+    /// Receives words that are read. On the heap, since MPI writes there.
     word: Box<[u8; 8]>,
-    /// Whether MPI has refused something: the target has probably failed, and the notice is waited for.
+    /// Whether MPI has refused a call: the target has probably failed, and its death is awaited.
     is_refused: bool,
-    /// Where the segment begins in the target's window, and how long it is as far as is known.
+    /// Where the segment begins in the target's window.
     segment: u64,
+    /// The last known length of the segment.
     segment_len: u64,
 }
 
@@ -202,13 +227,13 @@ impl Lane {
         }
     }
 
-    /// Takes the next steps of the operations to this target, as far as they go without waiting, swaps excepted;
+    /// Takes the next steps of the operations, as far as possible without waiting (swaps excepted);
     /// whether there were any.
     fn advance(&mut self, node: &Shm, window: Window, failed: &mut Failed) -> bool {
         let mut has_moved = false;
         loop {
             if let Some(request) = &mut self.request {
-                let _watched = watch(Way::Window);
+                let _watched = watch(Path::Window);
                 match request.test() {
                     Ok(false) => return has_moved,
                     Ok(true) => self.request = None,
@@ -219,12 +244,13 @@ impl Lane {
                 }
                 has_moved = true;
             }
-            // Who has failed must not be called, whether or not the view says so yet.
+            // MPI must not be called for a failed target, whether or not it is dead in the view
+            // yet.
             if self.queue.is_empty() || self.is_refused || failed.contains(self.target) {
                 return has_moved;
             }
             let result = {
-                let _watched = watch(Way::Window);
+                let _watched = watch(Path::Window);
                 self.step(node, window)
             };
             match result {
@@ -240,7 +266,7 @@ impl Lane {
         }
     }
 
-    /// Takes one step of the operation in front; its result if that was the last.
+    /// Takes the next step of the operation at the front; its result if that was the last step.
     fn step(&mut self, node: &Shm, window: Window) -> mpi::Result<Option<Result<Done>>> {
         let (target, segment) = (self.target, self.segment);
         let Some(op) = self.queue.front_mut() else { return Ok(None) };
@@ -286,7 +312,7 @@ impl Lane {
                 return Ok(Some(Err(Error::Stale { now: node.epoch() })));
             }
             Stage::Checked => {
-                // One of the two knows of a death that the other is about to learn of.
+                // If they differ, either member knows of a death that the other will soon learn of.
                 op.stage = if word == op.at.0 { Stage::Act(0) } else { Stage::Check };
                 return Ok(None);
             }
@@ -297,18 +323,18 @@ impl Lane {
                 match op.kind {
                     _ if op.len == 0 => {}
                     Kind::Put => {
-                        // SAFETY: the bytes are on the heap, not changed, and freed only after the request is complete;
-                        // otherwise they are leaked, see `give_up_request`.
+                        // SAFETY: the bytes are on the heap, are not changed, and are freed only
+                        // after the request is complete; otherwise `give_up_request` leaks them.
                         let request = unsafe {
                             window.rput(&op.bytes[from..upto], target, place + from as u64)
                         }?;
                         self.request = Some(request);
                     }
                     Kind::Get => {
-                        // Only now: the range is known to be one.
+                        // Allocated only now: the range is known to be valid.
                         op.bytes.resize(op.len, 0);
                         let piece = &mut op.bytes[from..upto];
-                        // SAFETY: as above, and nobody looks at them before.
+                        // SAFETY: as above, and they are not read before.
                         self.request =
                             Some(unsafe { window.rget(piece, target, place + from as u64) }?);
                     }
@@ -344,7 +370,7 @@ impl Lane {
                 }
                 Done::Word(word)
             }
-            // The view has changed under the operation: its caller must find its own epoch raised.
+            // The view has changed during the operation: its caller must find its own epoch raised.
             Stage::CheckedAgain(done) if word > op.at.0 && node.epoch() == op.at => done,
             Stage::CheckedAgain(done) => return Ok(Some(Ok(done))),
         };
@@ -357,12 +383,13 @@ impl Lane {
 
     /// Begins to read a word of the target's window.
     fn read_word(&mut self, window: Window, at: u64) -> mpi::Result<()> {
-        // SAFETY: the word is on the heap, is looked at only after the request is complete, and is leaked if it never is.
+        // SAFETY: the word is on the heap, is read only after the request is complete, and is
+        // leaked if the request is given up.
         self.request = Some(unsafe { window.rget(&mut self.word[..], self.target, at) }?);
         Ok(())
     }
 
-    /// Leaves a request, and the bytes that it reads or writes, to MPI.
+    /// Abandons the request, and leaks the bytes that MPI may still read or write.
     fn give_up_request(&mut self) {
         if self.request.take().is_some() {
             std::mem::forget(std::mem::take(&mut self.word));
@@ -381,7 +408,7 @@ impl Lane {
     }
 }
 
-/// Who has failed, as MPI says.
+/// The ranks that MPI calls failed.
 struct Failed {
     comm: Comm,
     ranks: Vec<i32>,
@@ -394,20 +421,21 @@ impl Failed {
     }
 }
 
-struct Inner {
+/// The lanes to all members.
+struct Lanes {
     window: Window,
     failed: Failed,
-    lanes: Vec<Lane>,
-    /// The epoch up to which the lanes of the dead were ended.
+    all: Vec<Lane>,
+    /// The epoch up to which the lanes of dead members were ended.
     seen_epoch: u64,
     dead: MemberSet,
 }
 
-/// The window, and what is under way in it.
-pub(super) struct OneSided(Mutex<Inner>);
+/// The window, and the operations in flight in it.
+pub(super) struct OneSided(Mutex<Lanes>);
 
 impl OneSided {
-    /// Makes the window, contacts everybody, and sets the watchdog on the calls of MPI.
+    /// Makes the window, contacts all ranks, and starts the watchdog.
     pub(super) fn open(
         comm: Comm,
         node: &Shm,
@@ -419,12 +447,12 @@ impl OneSided {
         let segments = poll_for_all(until, limit, || gather.poll())?;
         let (base, members) = (base as usize, node.members());
         let make = move || -> mpi::Result<Window> {
-            // SAFETY: the memory is that of the job, which stays mapped and bears any change.
+            // SAFETY: the memory of the job stays mapped, and tolerates any change.
             let window = unsafe { Window::create(comm, base as *mut u8, len) }?;
             (0..members).try_for_each(|target| window.lock(target))?;
             Ok(window)
         };
-        // Both calls wait for all others: in a thread that may be left behind.
+        // Both calls wait for all other ranks. They are made in a thread that may be left behind.
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::Builder::new()
             .name("outlast-window".into())
@@ -434,7 +462,8 @@ impl OneSided {
             .recv_timeout(until.saturating_duration_since(Instant::now()))
             .map_err(|_| JoinError::Mpi {
                 reason: format!(
-                    "no window of all ranks was made within {limit:?}; is OUTLAST_MPI_PATH=rma set for every rank, and do all live?"
+                    "no window of all ranks was made within {limit:?}; is OUTLAST_MPI_PATH=rma set \
+                     for every rank, and do all live?"
                 ),
             })?
             .map_err(mpi_error)?;
@@ -447,10 +476,10 @@ impl OneSided {
         let lane = |(target, [segment]): (usize, [u64; 1])| {
             Lane::new(target, target == me.index(), segment)
         };
-        Ok(OneSided(Mutex::new(Inner {
+        Ok(OneSided(Mutex::new(Lanes {
             window,
             failed: Failed { comm, ranks: vec![0; members] },
-            lanes: segments.into_iter().enumerate().map(lane).collect(),
+            all: segments.into_iter().enumerate().map(lane).collect(),
             seen_epoch: 0,
             dead: MemberSet::new(),
         })))
@@ -476,22 +505,22 @@ impl OneSided {
             Operation::FetchAdd { delta, .. } => (Kind::Add(delta), Vec::new()),
         };
         let op = Op { at, offset, len, kind, stage: Stage::Fit, bytes, completer };
-        let mut inner = lock(&self.0);
-        inner.lanes[target.index()].queue.push_back(op);
-        inner.notice(node);
-        inner.advance(node, target.index());
+        let mut lanes = lock(&self.0);
+        lanes.all[target.index()].queue.push_back(op);
+        lanes.apply_deaths(node);
+        lanes.advance(node, target.index());
         pending
     }
 
-    /// Moves what is under way, if no other activity does; whether anything happened.
+    /// Moves data, unless another activity does so; whether any data moved.
     pub(super) fn progress(&self, node: &Shm) -> bool {
         if node.is_forked() || node.has_ended() {
             return false;
         }
-        let Ok(mut inner) = self.0.try_lock() else { return false };
-        let mut has_moved = inner.notice(node);
-        for index in 0..inner.lanes.len() {
-            has_moved |= inner.advance(node, index);
+        let Ok(mut lanes) = self.0.try_lock() else { return false };
+        let mut has_moved = lanes.apply_deaths(node);
+        for index in 0..lanes.all.len() {
+            has_moved |= lanes.advance(node, index);
         }
         if has_moved {
             node.ring_for_calls();
@@ -499,23 +528,23 @@ impl OneSided {
         has_moved
     }
 
-    /// Gives up all that is under way: this member leaves.
+    /// Gives up all operations: this member leaves.
     pub(super) fn end(&self) {
-        for lane in &mut lock(&self.0).lanes {
+        for lane in &mut lock(&self.0).all {
             lane.fail(|| Error::Ended);
         }
     }
 }
 
-impl Inner {
-    /// Ends what is under way to those who have died; whether anybody has.
-    fn notice(&mut self, node: &Shm) -> bool {
+impl Lanes {
+    /// Ends the operations on dead members; whether a member has died.
+    fn apply_deaths(&mut self, node: &Shm) -> bool {
         if node.epoch().0 == self.seen_epoch {
             return false;
         }
         let view = node.view();
         for member in view.dead.iter().filter(|&member| !self.dead.contains(member)) {
-            self.lanes[member.index()].fail(|| Error::Dead { member });
+            self.all[member.index()].fail(|| Error::Dead { member });
         }
         self.seen_epoch = view.epoch.0;
         self.dead = view.dead;
@@ -523,13 +552,13 @@ impl Inner {
     }
 
     fn advance(&mut self, node: &Shm, index: usize) -> bool {
-        // One that was started before its target's death was noticed, and came here afterwards.
+        // An operation may arrive here that was started before its target's death was applied.
         if self.dead.contains(MemberId(index as u32)) {
             let member = MemberId(index as u32);
-            let had_any = !self.lanes[index].queue.is_empty();
-            self.lanes[index].fail(|| Error::Dead { member });
+            let had_any = !self.all[index].queue.is_empty();
+            self.all[index].fail(|| Error::Dead { member });
             return had_any;
         }
-        self.lanes[index].advance(node, self.window, &mut self.failed)
+        self.all[index].advance(node, self.window, &mut self.failed)
     }
 }

@@ -1,67 +1,73 @@
-//! What one member sends to another: frames of a fixed header, the sender's dead if the receiver may not know them,
-//! and a payload.
+//! The format of a frame between members: a fixed header, the sender's dead if the receiver may not
+//! know them, and a payload.
 //!
 //! ```text
 //! byte 0  kind
 //!      1  detail: a port, or how a request ended
-//!    4..8 words of each of the two sets that follow the header: the dead, and those of them that left
+//!    4..8 words of each of the two sets behind the header: the dead, and the dead that left
 //!   8..16 id of the operation
 //!  16..24 epoch: what the operation belongs to, or the sender's
 //!  24..48 three words, by kind
 //!  48..   dead, left, payload
 //! ```
-//! Little-endian. Frames of one member to another arrive in order, so the sets travel only after they have changed.
+//! Numbers are little-endian. Frames from a member to another arrive in order, so a frame carries
+//! the sets only if they have changed since the last frame.
 
 use crate::engine::{COMPOUND_STEP_LEN, CompoundStep, MemberId, MemberSet};
 
 /// The length of the header.
 pub(super) const HEADER_LEN: usize = 48;
 
-/// What a frame is for.
+/// The kind of a frame. The three words of the header depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Who the sender is: process number in the first word; payload: kernel, newline, failure domain.
+    /// Introduces the sender. Words: its process number. Payload: kernel, newline, failure domain.
     Hello = 1,
-    /// A piece of a put: offset, length of the whole, where the piece begins.
+    /// A piece of a put. Words: offset, length of the whole put, where the piece begins.
     Put,
-    /// Asks for a piece of a range: offset, length of the whole, where the piece begins.
+    /// Requests a piece of a range. Words: offset, length of the whole range, where the piece
+    /// begins.
     Get,
-    /// Asks for a word: offset.
+    /// Requests a word. Words: offset.
     Load,
-    /// Offset, expected, new.
+    /// Words: offset, expected word, new word.
     CompareAndSwap,
-    /// Offset, nothing, delta.
+    /// Words: offset, 0, delta.
     FetchAdd,
-    /// Asks how long the segment is.
+    /// Requests the length of the segment.
     SegmentLen,
-    /// Several small operations, one after the other; payload: [`encode_parts`].
-    Series,
-    /// How a request ended, see [`Ending`]: the word or the segment's length; for a get, the length of the whole; where the
-    /// piece begins, or how many parts of a series are done.
+    /// A compound operation. Payload: [`encode_steps`].
+    Compound,
+    /// The reply to a request. The detail is an [`Ending`]. Words: the word or the segment's
+    /// length; for a get the length of the whole range, otherwise 0; where the piece begins, or how
+    /// many steps of a compound operation were done.
     Reply,
-    /// A piece of a message: nothing, length of the whole, where the piece begins. The detail is the port.
+    /// A piece of a message. Words: 0, length of the whole message, where the piece begins. The
+    /// detail is the port.
     Message,
-    /// The receiver has consumed this many bytes of messages. The detail is the port.
+    /// The sender of this frame has consumed messages. Words: their bytes. The detail is the port.
     Credit,
     /// Rings the bell.
     Ring,
-    /// The sender leaves. Answered with `Farewell`.
+    /// The sender leaves. Answered by `LeaveAck`.
     Leave,
-    /// The leave was seen.
-    Farewell,
-    /// Nothing but the dead: a member of the sender's node has died, and its node knows.
-    News,
-    /// The member of this number is to end: the receiver, or one that it can signal.
+    /// Acknowledges `Leave`.
+    LeaveAck,
+    /// Carries nothing but the deaths: a member of the sender's node has died, and is in the node's
+    /// death log.
+    Deaths,
+    /// A member is to be killed: the receiver, or a local member of it. Words: the member.
     Fence,
-    /// The receiver has taken this many bytes of puts.
+    /// The sender of this frame has taken puts. Words: their bytes.
     Taken,
-    /// Asks whether the receiver's node has turned away from the sender: the sender's time, its node's epoch.
-    Ask,
-    /// It has not: the same two words, back.
-    Answer,
-    /// Whom the sender's node has turned away from; payload: a set.
-    Accuse,
+    /// Asks for a lease grant. Words: the sender's time, the epoch of its node.
+    LeaseRequest,
+    /// Grants a lease: the receiver's node has not quarantined the requester. Words: as in the
+    /// request.
+    LeaseGrant,
+    /// The members that the sender's node has quarantined. Payload: a set.
+    Quarantine,
 }
 
 impl Kind {
@@ -74,33 +80,33 @@ impl Kind {
             Kind::CompareAndSwap,
             Kind::FetchAdd,
             Kind::SegmentLen,
-            Kind::Series,
+            Kind::Compound,
             Kind::Reply,
             Kind::Message,
             Kind::Credit,
             Kind::Ring,
             Kind::Leave,
-            Kind::Farewell,
-            Kind::News,
+            Kind::LeaveAck,
+            Kind::Deaths,
             Kind::Fence,
             Kind::Taken,
-            Kind::Ask,
-            Kind::Answer,
-            Kind::Accuse,
+            Kind::LeaseRequest,
+            Kind::LeaseGrant,
+            Kind::Quarantine,
         ];
         ALL.get(usize::from(byte).checked_sub(1)?).copied()
     }
 }
 
-/// How a request ended at its target.
+/// How a request has ended at its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Ending {
-    /// It happened.
+    /// The operation was executed.
     Done = 0,
-    /// It belongs to an older view; nothing happened.
+    /// The request belongs to an older view. Nothing was changed.
     Stale = 1,
-    /// The range is not inside the segment; nothing happened.
+    /// The range is not inside the segment. Nothing was changed.
     OutOfRange = 2,
 }
 
@@ -110,7 +116,7 @@ impl Ending {
     }
 }
 
-/// The header of a frame, without the sets.
+/// The header of a frame, without the lengths of the sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -131,15 +137,15 @@ impl Header {
     }
 }
 
-/// Who is dead and who of them left, as it stands in a frame.
+/// The dead, and the dead that have left.
 pub(super) type Deaths = (MemberSet, MemberSet);
 
-/// How long the sets of a frame can be at most.
+/// The most bytes that the sets of a frame may take.
 pub(super) fn deaths_len_max(members: usize) -> usize {
     2 * members.div_ceil(64) * 8
 }
 
-/// Puts a frame together.
+/// Encodes a frame.
 pub(super) fn encode(
     header: Header,
     deaths: Option<&Deaths>,
@@ -161,7 +167,7 @@ pub(super) fn encode(
     frame
 }
 
-/// A set of some of so many members, a bit for each.
+/// Encodes a set with a bit for each of `members` members.
 pub(super) fn encode_set(set: &MemberSet, members: usize) -> Vec<u8> {
     let mut words = vec![0u64; members.div_ceil(64)];
     for member in set.iter() {
@@ -170,7 +176,7 @@ pub(super) fn encode_set(set: &MemberSet, members: usize) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The set that these bytes are.
+/// Decodes a set.
 pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
     let mut members = MemberSet::new();
     for (index, bytes) in bytes.chunks_exact(8).enumerate() {
@@ -182,13 +188,13 @@ pub(super) fn decode_set(bytes: &[u8]) -> MemberSet {
     members
 }
 
-/// The parts of a series: for each the number of its kind, an offset and two words, the first of which is the length of
-/// the bytes that follow a put.
-pub(super) fn encode_parts(parts: &[CompoundStep<'_>]) -> Vec<u8> {
-    let data_len: usize = parts.iter().map(|part| part.data().len()).sum();
-    let mut bytes = Vec::with_capacity(parts.len() * COMPOUND_STEP_LEN + data_len);
-    for part in parts {
-        let (words, data) = match *part {
+/// Encodes the steps of a compound operation: for each step the number of its kind, an offset and
+/// two words. The first word of a put is the length of the bytes that follow.
+pub(super) fn encode_steps(steps: &[CompoundStep<'_>]) -> Vec<u8> {
+    let data_len: usize = steps.iter().map(|step| step.data().len()).sum();
+    let mut bytes = Vec::with_capacity(steps.len() * COMPOUND_STEP_LEN + data_len);
+    for step in steps {
+        let (words, data) = match *step {
             CompoundStep::Expect { offset, word } => ([0, offset, word, 0], &[][..]),
             CompoundStep::Put { offset, data } => ([1, offset, data.len() as u64, 0], data),
             CompoundStep::Swap { offset, expected, new } => ([2, offset, expected, new], &[][..]),
@@ -200,9 +206,10 @@ pub(super) fn encode_parts(parts: &[CompoundStep<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The parts that these bytes are; `None` if they are none, which would be a defect of the sender.
-pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
-    let mut parts = Vec::new();
+/// Decodes the steps of a compound operation; `None` if they are malformed, which would be a defect
+/// of the sender.
+pub(super) fn decode_steps(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
+    let mut steps = Vec::new();
     while !bytes.is_empty() {
         let (head, rest) = bytes.split_at_checked(COMPOUND_STEP_LEN)?;
         let word = |at: usize| {
@@ -210,7 +217,7 @@ pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
         };
         let offset = word(1);
         bytes = rest;
-        parts.push(match word(0) {
+        steps.push(match word(0) {
             0 => CompoundStep::Expect { offset, word: word(2) },
             1 => {
                 let (data, rest) = bytes.split_at_checked(usize::try_from(word(2)).ok()?)?;
@@ -222,10 +229,10 @@ pub(super) fn decode_parts(mut bytes: &[u8]) -> Option<Vec<CompoundStep<'_>>> {
             _ => return None,
         });
     }
-    Some(parts)
+    Some(steps)
 }
 
-/// Takes a frame apart; `None` if it is not one, which would be a defect of the sender.
+/// Decodes a frame; `None` if it is malformed, which would be a defect of the sender.
 pub(super) fn decode(frame: &[u8]) -> Option<(Header, Option<Deaths>, &[u8])> {
     let (head, mut rest) = frame.split_at_checked(HEADER_LEN)?;
     let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
@@ -254,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_comes_back_as_it_was() {
+    fn frames_survive_encoding() {
         let header = Header::new(Kind::CompareAndSwap, 7, 3, [1, 2, u64::MAX]).detail(2);
         let deaths: Deaths = (
             [0, 63, 64, 129].map(MemberId).into_iter().collect(),
@@ -268,27 +275,27 @@ mod tests {
     }
 
     #[test]
-    fn a_series_comes_back_as_it_was() {
-        let parts = [
+    fn compound_steps_survive_encoding() {
+        let steps = [
             CompoundStep::Expect { offset: 8, word: u64::MAX },
             CompoundStep::Put { offset: 16, data: b"odd" },
             CompoundStep::Put { offset: 16, data: b"" },
             CompoundStep::Swap { offset: 24, expected: 1, new: 2 },
             CompoundStep::Load { offset: 32 },
         ];
-        let bytes = encode_parts(&parts);
-        assert_eq!(decode_parts(&bytes), Some(parts.to_vec()));
+        let bytes = encode_steps(&steps);
+        assert_eq!(decode_steps(&bytes), Some(steps.to_vec()));
         let whole =
-            (0..=parts.len()).map(|count| encode_parts(&parts[..count]).len()).collect::<Vec<_>>();
+            (0..=steps.len()).map(|count| encode_steps(&steps[..count]).len()).collect::<Vec<_>>();
         for len in (0..bytes.len()).filter(|len| !whole.contains(len)) {
-            assert_eq!(decode_parts(&bytes[..len]), None, "cut to {len} bytes");
+            assert_eq!(decode_steps(&bytes[..len]), None, "cut to {len} bytes");
         }
         let unknown = [9u64, 0, 0, 0].map(u64::to_le_bytes).concat();
-        assert_eq!(decode_parts(&unknown), None);
+        assert_eq!(decode_steps(&unknown), None);
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn malformed_frames_are_refused() {
         let frame =
             encode(Header::new(Kind::Ring, 0, 0, [0; 3]), Some(&Default::default()), b"", 70);
         assert!(decode(&frame).is_some());

@@ -1,0 +1,280 @@
+//! Finds out which remote members may have failed, and performs what the membership state machine
+//! demands (`membership.rs`).
+//!
+//! Nothing that a detector sees is proof. MPI calls a member failed when its process has ended, and
+//! also when its connection was cut. Silence of a node may mean a cut link, or that all its members
+//! are stopped. So a detector only ever causes [`Event::Suspected`]. Proof is the kernel's word
+//! ([`ProcessProbe`]) or a majority of the job (`quorum.rs`).
+//!
+//! The kernel is asked in any case where it can be: MPI has its knowledge from daemons, which may
+//! be stopped or cut off themselves.
+
+use super::core::Core;
+use super::membership::{self, Action, Event};
+use super::wire::{Deaths, Header, Kind};
+use crate::engine::shm::Shm;
+use crate::engine::{Engine, Error, MemberId, MemberSet, Time};
+use outlast_mpi_sys::Request;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// The period of the detector while MPI reports no error.
+pub(super) const DETECT_PERIOD: Duration = Duration::from_millis(10);
+
+/// How often the kernel is asked for ended processes, whatever MPI says.
+const PROBE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The members of a node are suspected when the node has answered nothing for this fraction of the
+/// time limit. Calls that wait for the node can then still go on within their time.
+const SILENCE_FRACTION: u32 = 3;
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+
+/// The most silence that is counted between two calls of [`Core::detect_silence`].
+const SILENCE_STEP_MAX: Duration = Duration::from_millis(100);
+
+/// What the kernel can say about the process of a remote member.
+pub(super) enum ProcessProbe {
+    /// Nothing: the process runs under another kernel.
+    Unavailable,
+    /// Whether this process has ended.
+    Process(OwnedFd),
+    /// The process had ended before it could be opened.
+    Ended,
+}
+
+impl ProcessProbe {
+    /// Whether the kernel says that the process has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        match self {
+            ProcessProbe::Unavailable => false,
+            ProcessProbe::Ended => true,
+            ProcessProbe::Process(pidfd) => {
+                let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+                matches!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)), Ok(1))
+            }
+        }
+    }
+
+    pub(super) fn is_available(&self) -> bool {
+        !matches!(self, ProcessProbe::Unavailable)
+    }
+}
+
+/// What the detectors remember.
+pub(super) struct Detector {
+    /// By member.
+    pub(super) probes: Vec<ProcessProbe>,
+    /// Whether MPI has reported an error since it was last asked for failed ranks.
+    pub(super) has_trouble: bool,
+    /// When the detector is due, also without an error.
+    pub(super) detect_at: Time,
+    probe_at: Time,
+    /// Room for the ranks that MPI calls failed.
+    failed_ranks: Vec<i32>,
+    /// The members that a frame has arrived from since the last look for silent nodes.
+    pub(super) heard: MemberSet,
+    /// By node: for how long it has answered nothing. `None` until its first frame has arrived.
+    silence: Vec<Option<Duration>>,
+    silence_checked_at: Time,
+}
+
+impl Detector {
+    pub(super) fn new(probes: Vec<ProcessProbe>, now: Time) -> Detector {
+        let members = probes.len();
+        Detector {
+            probes,
+            has_trouble: false,
+            detect_at: Time(0),
+            probe_at: Time(0),
+            failed_ranks: vec![0; members],
+            heard: MemberSet::new(),
+            silence: vec![None; members],
+            silence_checked_at: now,
+        }
+    }
+}
+
+impl Core {
+    /// Asks MPI, and now and then the kernel, for failed members, and reviews all suspects; whether
+    /// a member has died.
+    pub(super) fn detect(&mut self, node: &Shm) -> bool {
+        self.detector.has_trouble = false;
+        let mut suspected = MemberSet::new();
+        // If MPI cannot tell, it is asked again after the period.
+        if let Ok(failed) = self.comm.get_failed(&mut self.detector.failed_ranks) {
+            let failed = failed.iter().filter_map(|&rank| u32::try_from(rank).ok()).map(MemberId);
+            // The kernel reports the deaths of local members.
+            suspected = failed
+                .filter(|member| member.index() < self.membership.members())
+                .filter(|&member| self.membership.is_remote(member))
+                .collect();
+        }
+        let now = node.now();
+        if now >= self.detector.probe_at {
+            self.detector.probe_at = now.after(PROBE_PERIOD);
+            for member in self.membership.living_remote() {
+                if self.detector.probes[member.index()].has_ended() {
+                    suspected.insert(member);
+                }
+            }
+        }
+        self.drive(node, Event::Suspected(suspected));
+        let has_news = self.drive(node, Event::ReviewDue);
+        // A receive that ended with an error while its member lives is posted again, at most once
+        // in a period.
+        for member in self.membership.living_remote() {
+            if self.receives[member.index()] == Request::null() {
+                self.receive_from(member.index());
+            }
+        }
+        // An immediate further error waits for the next period: asking in a loop brings no news.
+        self.detector.has_trouble = false;
+        has_news
+    }
+
+    /// Suspects the members of nodes that have answered nothing for long, since MPI may take a
+    /// quarter of an hour to find that a link is cut; and the members that a partial partition
+    /// evicts. A single member that answers is enough for its node: the other members may be
+    /// stopped, which is no death.
+    pub(super) fn detect_silence(&mut self, node: &Shm) {
+        let now = node.now();
+        let detector = &mut self.detector;
+        // A member that was itself stopped must not blame the other members.
+        let elapsed = now.since(detector.silence_checked_at).min(SILENCE_STEP_MAX);
+        detector.silence_checked_at = now;
+        let heard = std::mem::take(&mut detector.heard);
+        let living = self.membership.living_remote();
+        let nodes = detector.silence.len();
+        let (mut has_spoken, mut is_lease_requested) = (vec![false; nodes], vec![false; nodes]);
+        for &member in &living {
+            let number = self.membership.node_of(member);
+            has_spoken[number] |= heard.contains(member);
+            is_lease_requested[number] |= self.links[member.index()].is_lease_requested;
+        }
+        for (number, silence) in detector.silence.iter_mut().enumerate() {
+            match silence {
+                _ if has_spoken[number] => *silence = Some(Duration::ZERO),
+                Some(silence) if is_lease_requested[number] => *silence += elapsed,
+                _ => {}
+            }
+        }
+        let limit = (node.time_limit() / SILENCE_FRACTION).max(SILENCE_MIN);
+        let silence_of = |member: MemberId| detector.silence[self.membership.node_of(member)];
+        let mut suspected: MemberSet = living
+            .into_iter()
+            .filter(|&member| silence_of(member).is_some_and(|silence| silence >= limit))
+            .collect();
+        if let Some(quorum) = &mut self.quorum {
+            suspected.union_with(&quorum.to_evict(&self.membership.dead(), now, elapsed, limit));
+        }
+        self.drive(node, Event::Suspected(suspected));
+    }
+
+    /// Applies the deaths in the log of this node, whichever member has entered them; whether there
+    /// was a new death.
+    pub(super) fn apply_deaths(&mut self, node: &Shm) -> bool {
+        // Called for every frame and every request: without news it must cost a single load.
+        match self.read_log(node) {
+            Some(logged) => self.drive(node, logged),
+            None => false,
+        }
+    }
+
+    /// Enters deaths that a frame reports into the log of this node, and applies them.
+    pub(super) fn merge_deaths(&mut self, node: &Shm, deaths: Deaths) {
+        self.drive(node, Event::Reported(deaths));
+    }
+
+    /// Whether a remote member is dead, by the log as it is now.
+    pub(super) fn is_dead(&mut self, node: &Shm, member: MemberId) -> bool {
+        self.apply_deaths(node);
+        self.membership.is_dead(member)
+    }
+
+    fn drive(&mut self, node: &Shm, event: Event) -> bool {
+        membership::drive(
+            self,
+            event,
+            |core| &mut core.membership,
+            |core, action| core.perform(node, action),
+        )
+    }
+
+    fn perform(&mut self, node: &Shm, action: Action) -> Option<Event> {
+        match action {
+            Action::Quarantine => return self.quarantine(node),
+            Action::ReadLog => return self.read_log(node),
+            Action::CheckSuspects => return self.check_suspects(node),
+            Action::Fence(member) => self.fence(node, member),
+            Action::DeclareDead((dead, left)) => {
+                node.declare_dead(dead.iter().map(|member| (member, left.contains(member))));
+            }
+            Action::Disconnect(member) => self.disconnect(member),
+            Action::RenewLease => self.renew_lease(node),
+            Action::AnnounceDeaths => {
+                for member in self.membership.living_remote() {
+                    self.enqueue_small(node, member, Header::new(Kind::Deaths, 0, 0, [0; 3]));
+                }
+            }
+        }
+        None
+    }
+
+    /// Has this node quarantine the suspected members, except members that the kernel knows to
+    /// live, and reads which members this node has quarantined.
+    fn quarantine(&mut self, node: &Shm) -> Option<Event> {
+        let quorum = self.quorum.as_mut()?;
+        for member in self.membership.suspects() {
+            let probe = &self.detector.probes[member.index()];
+            if !probe.is_available() || probe.has_ended() {
+                node.quarantine(member);
+            }
+        }
+        let living = self.membership.living_remote().into_iter();
+        let quarantined: MemberSet = living.filter(|&member| node.is_quarantined(member)).collect();
+        // From here on no member of this node answers them: the eviction wait may run.
+        quorum.record_quarantine(node.me(), &quarantined);
+        Some(Event::Quarantined(quarantined))
+    }
+
+    /// The death log of this node, if it has changed.
+    fn read_log(&mut self, node: &Shm) -> Option<Event> {
+        if node.epoch().0 == self.membership.seen_epoch() {
+            return None;
+        }
+        let view = node.view();
+        self.has_arrivals = true;
+        Some(Event::Logged { epoch: view.epoch.0, dead: view.dead })
+    }
+
+    /// The suspects with a confirmed death: by the kernel, or by a majority while this member has
+    /// a lease itself.
+    fn check_suspects(&mut self, node: &Shm) -> Option<Event> {
+        let suspects = self.membership.suspects();
+        if suspects.is_empty() {
+            return None;
+        }
+        let (now, dead) = (node.now(), self.membership.dead());
+        let has_lease = self.has_lease(now);
+        let mut is_confirmed =
+            |member: MemberId| match (&self.detector.probes[member.index()], &mut self.quorum) {
+                // Asked in any case: asking starts the eviction wait.
+                (ProcessProbe::Unavailable, Some(quorum)) => {
+                    quorum.may_declare_dead(member, &dead, now) && has_lease
+                }
+                (probe, _) => probe.has_ended(),
+            };
+        let confirmed = suspects.into_iter().filter(|&member| is_confirmed(member)).collect();
+        Some(Event::Confirmed(confirmed))
+    }
+
+    /// Clears the link to a dead member, and fails what waits for the member.
+    fn disconnect(&mut self, member: MemberId) {
+        let link = &mut self.links[member.index()];
+        link.queue.clear();
+        link.partial = Default::default();
+        self.fail_requests(|request| request.target == member, || Error::Dead { member });
+        self.record_leave_ack(member);
+    }
+}

@@ -1,0 +1,492 @@
+//! The state of every member as this member sees it: alive, suspected, quarantined, dead.
+//!
+//! [`Membership`] is a state machine without side effects. [`Membership::apply`] takes an
+//! [`Event`], changes the states and returns the [`Action`]s that follow from it. [`drive`] has the
+//! actions performed (by `detector.rs`), applies the events that they cause, and ends when no
+//! action is left. Every change of a state goes through it, on every path: the periodic review, a
+//! frame that reports deaths, an operation that finds the epoch raised.
+//!
+//! # States
+//! A member only moves down this list, and may skip states:
+//!
+//! - *alive*: from the beginning.
+//! - *suspected*: MPI calls the member failed, the kernel says that its process has ended, its node
+//!   is silent, or a partial partition evicts it. A suspicion proves nothing, and by itself has no
+//!   consequences. A member that the kernel knows to live stays in this state.
+//! - *quarantined*: this node has set the member's bit in the node's memory. No member of this node
+//!   sends the member anything, for ever. The eviction wait may run.
+//! - *dead*: the member is in the death log of this node. Its frames are dropped, requests to it
+//!   fail, and its link is cleared.
+//!
+//! Local members, which share this member's node, are never suspected or quarantined: the kernel
+//! reports their deaths, and the shm engine enters them into the death log.
+//!
+//! # From suspicion to death
+//! Declaring a member dead enters it into the death log of this node. This happens in two cases:
+//!
+//! - A frame reports the death. The first reporter was either a member of the dead member's node,
+//!   after that node had raised its epoch, or a node to which the second case applied.
+//! - The member is suspected or quarantined, its death is *confirmed*, and every other member of
+//!   its node is confirmed or dead too. The kernel confirms that a process has ended, if the
+//!   process runs under the kernel of this member (a pidfd, opened at joining, tells). Otherwise a
+//!   majority of the job confirms the death (`quorum.rs`), after a wait in which a member that was
+//!   merely cut off has ceased to serve. Where all members run under a single kernel, no majority
+//!   is asked and no member needs a lease.
+//!
+//! Why the whole node: local members of the failed member still map its memory. Until their view
+//! has the death they may read values there that the rest of the job has replaced. If a member is
+//! confirmed while other members of its node are reachable, these are asked to kill it
+//! ([`Action::Fence`]): they then report a death that the kernel has confirmed to them.
+//!
+//! # What happens on a death
+//! [`Event::Logged`] turns new entries of the death log into these actions:
+//!
+//! 1. [`Action::Disconnect`] for each dead member.
+//! 2. [`Action::RenewLease`], since the voting base may have changed.
+//! 3. [`Action::AnnounceDeaths`] to all remote members, if a local member is among the dead. Each
+//!    local member announces it. If a member dies before it has done so, another local member
+//!    does it, or no local member is left and the second case above applies to the node.
+//! 4. [`Action::CheckSuspects`], since the last reachable member of a suspect's node may be among
+//!    the dead. The check may declare further deaths, and so on.
+//!
+//! A member that dies in the midst of these actions loses nothing: the log is in the memory of its
+//! node, and each local member acts on it by itself.
+
+use super::wire::Deaths;
+use crate::engine::{MemberId, MemberSet};
+use std::collections::VecDeque;
+
+/// The state of a member, as the module describes it. A later state is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    Alive,
+    Suspected,
+    Quarantined,
+    Dead,
+}
+
+/// What this member has found out.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    /// These remote members may have failed.
+    Suspected(MemberSet),
+    /// The period of the detector is over.
+    ReviewDue,
+    /// This node has quarantined these remote members.
+    Quarantined(MemberSet),
+    /// Of the suspected and quarantined members exactly these have a confirmed death.
+    Confirmed(MemberSet),
+    /// A frame reports these deaths.
+    Reported(Deaths),
+    /// The death log of this node was read: it has this epoch and these members.
+    Logged { epoch: u64, dead: MemberSet },
+}
+
+/// What has to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Set the quarantine bits of suspected members, and read the bits that other local members
+    /// have set. Causes [`Event::Quarantined`].
+    Quarantine,
+    /// Read the death log of this node, if its epoch has risen. Causes
+    /// [`Event::Logged`].
+    ReadLog,
+    /// Find out which suspected and quarantined members have a confirmed death. Causes
+    /// [`Event::Confirmed`].
+    CheckSuspects,
+    /// Ask the reachable members of this member's node to kill it.
+    Fence(MemberId),
+    /// Enter these deaths into the log of this node, which raises its epoch.
+    DeclareDead(Deaths),
+    /// Clear the link to this member and fail the requests that wait for it.
+    Disconnect(MemberId),
+    /// Find out until when this member has a lease, by the log as it is now.
+    RenewLease,
+    /// Send the dead of this node to all living remote members.
+    AnnounceDeaths,
+}
+
+/// The states of all members.
+pub(super) struct Membership {
+    me: MemberId,
+    /// By member: the number of its node, which is the lowest member of the node.
+    node_of: Vec<usize>,
+    /// The members with a process that the kernel can be asked about.
+    probed: MemberSet,
+    states: Vec<State>,
+    /// The epoch of this node's death log up to which `states` has its deaths.
+    seen_epoch: u64,
+    /// The members that their nodes were asked to kill.
+    fenced: MemberSet,
+}
+
+impl Membership {
+    /// All members are alive. `node_of` has the number of each member's node.
+    pub(super) fn new(me: MemberId, node_of: Vec<usize>, probed: MemberSet) -> Membership {
+        Membership {
+            me,
+            states: vec![State::Alive; node_of.len()],
+            node_of,
+            probed,
+            seen_epoch: 0,
+            fenced: MemberSet::new(),
+        }
+    }
+
+    /// Changes the states as `event` demands. The actions are to be performed in order; see
+    /// [`drive`].
+    pub(super) fn apply(&mut self, event: Event) -> Vec<Action> {
+        match event {
+            Event::Suspected(members) => {
+                self.advance(&members, State::Suspected);
+                Vec::new()
+            }
+            // The log is read in between: a local member may have granted a lease to a suspect just
+            // before the quarantine. The deaths that the suspect's request reported are in the log
+            // by now, and the check must not count these dead members as voters.
+            Event::ReviewDue => vec![Action::Quarantine, Action::ReadLog, Action::CheckSuspects],
+            Event::Quarantined(members) => {
+                self.advance(&members, State::Quarantined);
+                Vec::new()
+            }
+            Event::Confirmed(confirmed) => self.apply_confirmed(&confirmed),
+            Event::Reported(deaths) => self.merge_deaths(deaths),
+            Event::Logged { epoch, dead } => self.apply_logged(epoch, &dead),
+        }
+    }
+
+    /// Moves members to a state, unless they have reached it or a later state.
+    fn advance(&mut self, members: &MemberSet, to: State) {
+        for member in members.iter() {
+            let state = &mut self.states[member.index()];
+            *state = to.max(*state);
+        }
+    }
+
+    /// Declares confirmed members dead if their whole node is confirmed or dead. The other
+    /// confirmed members are fenced, once, unless the kernel was their proof: their processes have
+    /// ended.
+    fn apply_confirmed(&mut self, confirmed: &MemberSet) -> Vec<Action> {
+        let is_gone = |member: MemberId| confirmed.contains(member) || self.is_dead(member);
+        let (dead, partly_gone): (Vec<MemberId>, Vec<MemberId>) =
+            confirmed.iter().partition(|&member| self.node_members(member).all(is_gone));
+        let mut actions = Vec::new();
+        for member in partly_gone {
+            if !self.probed.contains(member) && self.fenced.insert(member) {
+                actions.push(Action::Fence(member));
+            }
+        }
+        if !dead.is_empty() {
+            actions.extend(self.merge_deaths((dead.into_iter().collect(), MemberSet::new())));
+        }
+        actions
+    }
+
+    /// Has deaths entered into the log, if any of them is new, and the log read.
+    fn merge_deaths(&self, deaths: Deaths) -> Vec<Action> {
+        let is_news = deaths.0.iter().any(|member| !self.is_dead(member));
+        // Declaring raises the epoch, before any of the actions that follow from the deaths.
+        let declare = is_news.then_some(Action::DeclareDead(deaths));
+        declare.into_iter().chain([Action::ReadLog]).collect()
+    }
+
+    /// Takes over the deaths of the log, whichever local member has entered them.
+    fn apply_logged(&mut self, epoch: u64, dead: &MemberSet) -> Vec<Action> {
+        self.seen_epoch = epoch;
+        let new: Vec<MemberId> = dead.iter().filter(|&member| !self.is_dead(member)).collect();
+        let has_local = new.iter().any(|&member| !self.is_remote(member) && member != self.me);
+        self.advance(dead, State::Dead);
+        let mut actions: Vec<Action> = new.into_iter().map(Action::Disconnect).collect();
+        actions.push(Action::RenewLease);
+        if has_local {
+            actions.push(Action::AnnounceDeaths);
+        }
+        actions.push(Action::CheckSuspects);
+        actions
+    }
+
+    /// The number of members, dead members included.
+    pub(super) fn members(&self) -> usize {
+        self.node_of.len()
+    }
+
+    /// The number of a member's node.
+    pub(super) fn node_of(&self, member: MemberId) -> usize {
+        self.node_of[member.index()]
+    }
+
+    /// All members of a member's node.
+    fn node_members(&self, member: MemberId) -> impl Iterator<Item = MemberId> + '_ {
+        let node = self.node_of(member);
+        self.all().filter(move |&other| self.node_of(other) == node)
+    }
+
+    /// Whether a member is of another node than this member.
+    pub(super) fn is_remote(&self, member: MemberId) -> bool {
+        self.node_of(member) != self.node_of(self.me)
+    }
+
+    /// Whether a member is in the death log, as far as this member has read it.
+    pub(super) fn is_dead(&self, member: MemberId) -> bool {
+        self.states[member.index()] == State::Dead
+    }
+
+    /// The dead, as far as this member has read the death log.
+    pub(super) fn dead(&self) -> MemberSet {
+        self.all().filter(|&member| self.is_dead(member)).collect()
+    }
+
+    /// The members of other nodes that are not dead, in ascending order.
+    pub(super) fn living_remote(&self) -> Vec<MemberId> {
+        self.all().filter(|&member| self.is_remote(member) && !self.is_dead(member)).collect()
+    }
+
+    /// The members that are suspected or quarantined, in ascending order.
+    pub(super) fn suspects(&self) -> Vec<MemberId> {
+        let is_suspect = |member: &MemberId| {
+            matches!(self.states[member.index()], State::Suspected | State::Quarantined)
+        };
+        self.all().filter(is_suspect).collect()
+    }
+
+    /// The epoch of the death log up to which its deaths were applied.
+    pub(super) fn seen_epoch(&self) -> u64 {
+        self.seen_epoch
+    }
+
+    fn all(&self) -> impl Iterator<Item = MemberId> + use<> {
+        (0..self.node_of.len() as u32).map(MemberId)
+    }
+}
+
+/// Applies an event and performs the actions that follow, until none is left; whether the death log
+/// was found changed on the way.
+///
+/// The actions of an event that an action has caused come before the remaining actions: a death
+/// takes full effect before the next step relies on the states.
+pub(super) fn drive<C>(
+    context: &mut C,
+    event: Event,
+    membership: impl Fn(&mut C) -> &mut Membership,
+    mut perform: impl FnMut(&mut C, Action) -> Option<Event>,
+) -> bool {
+    let mut has_news = false;
+    let mut actions: VecDeque<Action> = VecDeque::new();
+    let mut event = Some(event);
+    loop {
+        if let Some(event) = event.take() {
+            has_news |= matches!(event, Event::Logged { .. });
+            for action in membership(context).apply(event).into_iter().rev() {
+                actions.push_front(action);
+            }
+        }
+        let Some(action) = actions.pop_front() else { return has_news };
+        event = perform(context, action);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(members: &[u32]) -> MemberSet {
+        members.iter().copied().map(MemberId).collect()
+    }
+
+    /// The surroundings of member 0, with a death log and proofs under the control of a test.
+    struct World {
+        membership: Membership,
+        log: Vec<MemberId>,
+        /// The members that the kernel or a majority confirms to be dead.
+        proven: MemberSet,
+        performed: Vec<Action>,
+    }
+
+    impl World {
+        fn new(node_of: &[usize], probed: &[u32]) -> World {
+            World {
+                membership: Membership::new(MemberId(0), node_of.to_vec(), set(probed)),
+                log: Vec::new(),
+                proven: MemberSet::new(),
+                performed: Vec::new(),
+            }
+        }
+
+        /// Drives an event to its end; whether the log had news, and the actions performed.
+        fn drive(&mut self, event: Event) -> (bool, Vec<Action>) {
+            let has_news = drive(self, event, |world| &mut world.membership, World::perform);
+            (has_news, std::mem::take(&mut self.performed))
+        }
+
+        fn perform(&mut self, action: Action) -> Option<Event> {
+            self.performed.push(action.clone());
+            let suspects = self.membership.suspects();
+            match action {
+                Action::Quarantine => Some(Event::Quarantined(suspects.into_iter().collect())),
+                Action::ReadLog => {
+                    let epoch = self.log.len() as u64;
+                    let dead = self.log.iter().copied().collect();
+                    (epoch != self.membership.seen_epoch).then_some(Event::Logged { epoch, dead })
+                }
+                Action::CheckSuspects => {
+                    let is_proven = |member: &MemberId| self.proven.contains(*member);
+                    Some(Event::Confirmed(suspects.into_iter().filter(is_proven).collect()))
+                }
+                Action::DeclareDead((dead, _)) => {
+                    let known: MemberSet = self.log.iter().copied().collect();
+                    self.log.extend(dead.iter().filter(|&member| !known.contains(member)));
+                    None
+                }
+                _ => None,
+            }
+        }
+
+        fn states(&self) -> &[State] {
+            &self.membership.states
+        }
+    }
+
+    fn declare(members: &[u32]) -> Action {
+        Action::DeclareDead((set(members), MemberSet::new()))
+    }
+
+    fn disconnect(member: u32) -> Action {
+        Action::Disconnect(MemberId(member))
+    }
+
+    const REVIEW: [Action; 3] = [Action::Quarantine, Action::ReadLog, Action::CheckSuspects];
+
+    #[test]
+    fn a_state_is_never_left_for_an_earlier_state() {
+        let mut membership = Membership::new(MemberId(0), vec![0, 1], MemberSet::new());
+        let events = [
+            (Event::Suspected(set(&[1])), State::Suspected),
+            (Event::Quarantined(set(&[1])), State::Quarantined),
+            (Event::Suspected(set(&[1])), State::Quarantined),
+            (Event::Quarantined(set(&[])), State::Quarantined),
+            (Event::Logged { epoch: 1, dead: set(&[1]) }, State::Dead),
+            (Event::Suspected(set(&[1])), State::Dead),
+            (Event::Quarantined(set(&[1])), State::Dead),
+        ];
+        for (event, expected) in events {
+            membership.apply(event.clone());
+            assert_eq!(membership.states, [State::Alive, expected], "after {event:?}");
+        }
+        assert!(membership.suspects().is_empty() && membership.living_remote().is_empty());
+    }
+
+    #[test]
+    fn a_suspicion_without_proof_ends_in_quarantine() {
+        let mut world = World::new(&[0, 1, 2], &[]);
+        assert_eq!(world.drive(Event::Suspected(set(&[1]))), (false, vec![]));
+        assert_eq!(world.states(), [State::Alive, State::Suspected, State::Alive]);
+        assert_eq!(world.drive(Event::ReviewDue), (false, REVIEW.to_vec()));
+        assert_eq!(world.states(), [State::Alive, State::Quarantined, State::Alive]);
+        assert!(world.log.is_empty());
+    }
+
+    #[test]
+    fn a_node_is_declared_dead_as_a_whole() {
+        let mut world = World::new(&[0, 0, 2, 2, 4], &[]);
+        world.drive(Event::Suspected(set(&[2, 3, 4])));
+        world.proven = set(&[2, 3]);
+        let (has_news, performed) = world.drive(Event::ReviewDue);
+        assert!(has_news);
+        assert_eq!(performed[..3], REVIEW);
+        let deaths = [
+            declare(&[2, 3]),
+            Action::ReadLog,
+            disconnect(2),
+            disconnect(3),
+            Action::RenewLease,
+            Action::CheckSuspects,
+        ];
+        assert_eq!(performed[3..], deaths);
+        assert_eq!(world.membership.dead(), set(&[2, 3]));
+        assert_eq!(world.membership.suspects(), [MemberId(4)]);
+    }
+
+    #[test]
+    fn a_confirmed_member_of_a_reachable_node_is_fenced_once() {
+        let mut world = World::new(&[0, 1, 1, 3, 3], &[3, 4]);
+        world.drive(Event::Suspected(set(&[1, 3])));
+        world.proven = set(&[1, 3]);
+        let (_, performed) = world.drive(Event::ReviewDue);
+        // The process of member 3 has ended by the kernel's word: no member needs to kill it.
+        assert_eq!(performed[3..], [Action::Fence(MemberId(1))]);
+        assert_eq!(world.drive(Event::ReviewDue), (false, REVIEW.to_vec()));
+        assert!(world.membership.dead().is_empty());
+    }
+
+    #[test]
+    fn the_death_of_its_last_reachable_member_completes_the_death_of_a_node() {
+        let mut world = World::new(&[0, 1, 1], &[]);
+        world.drive(Event::Suspected(set(&[1])));
+        world.proven = set(&[1]);
+        world.drive(Event::ReviewDue);
+        assert!(world.membership.dead().is_empty());
+        let (has_news, performed) = world.drive(Event::Reported((set(&[2]), MemberSet::new())));
+        assert!(has_news);
+        let expected = [
+            declare(&[2]),
+            Action::ReadLog,
+            disconnect(2),
+            Action::RenewLease,
+            Action::CheckSuspects,
+            declare(&[1]),
+            Action::ReadLog,
+            disconnect(1),
+            Action::RenewLease,
+            Action::CheckSuspects,
+        ];
+        assert_eq!(performed, expected);
+    }
+
+    #[test]
+    fn only_deaths_of_other_local_members_are_announced() {
+        for (dead, is_announced) in [(0, false), (1, true), (2, false)] {
+            let mut membership = Membership::new(MemberId(0), vec![0, 0, 2], MemberSet::new());
+            let actions = membership.apply(Event::Logged { epoch: 1, dead: set(&[dead]) });
+            assert_eq!(actions.contains(&Action::AnnounceDeaths), is_announced, "{dead}");
+        }
+    }
+
+    #[test]
+    fn a_reported_death_that_is_known_is_not_declared_again() {
+        let mut world = World::new(&[0, 1, 2], &[]);
+        let report = |members: &[u32]| Event::Reported((set(members), set(members)));
+        let (has_news, performed) = world.drive(report(&[1]));
+        assert!(has_news && performed[0] == Action::DeclareDead((set(&[1]), set(&[1]))));
+        assert_eq!(world.drive(report(&[1])), (false, vec![Action::ReadLog]));
+        // With a new death all are declared: the log ignores members that it has.
+        let (_, performed) = world.drive(report(&[1, 2]));
+        assert_eq!(performed[0], Action::DeclareDead((set(&[1, 2]), set(&[1, 2]))));
+        assert_eq!(performed[2], disconnect(2), "member 1 is disconnected already");
+    }
+
+    #[test]
+    fn a_death_takes_full_effect_before_the_review_goes_on() {
+        let mut world = World::new(&[0, 0, 2, 2], &[]);
+        world.drive(Event::Suspected(set(&[2])));
+        world.proven = set(&[2]);
+        // Entered by another local member; the first check declares member 2 dead because of it.
+        world.log = vec![MemberId(3), MemberId(1)];
+        let (_, performed) = world.drive(Event::ReviewDue);
+        let expected = [
+            Action::Quarantine,
+            Action::ReadLog,
+            disconnect(1),
+            disconnect(3),
+            Action::RenewLease,
+            Action::AnnounceDeaths,
+            Action::CheckSuspects,
+            declare(&[2]),
+            Action::ReadLog,
+            disconnect(2),
+            Action::RenewLease,
+            Action::CheckSuspects,
+            Action::CheckSuspects,
+        ];
+        assert_eq!(performed, expected);
+    }
+}
