@@ -115,6 +115,23 @@ impl Gate {
         }
     }
 
+    /// Runs a step in this process. It has no bound, so it must not wait for anything.
+    pub(crate) fn step_here(
+        &mut self,
+        name: &str,
+        step: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        println!("\n=== {name}");
+        let began = Instant::now();
+        let result = step();
+        let took = began.elapsed();
+        self.steps.push(Step { name: name.to_string(), took, counts: Counts::default() });
+        if result.is_ok() {
+            println!("=== {name}: ok in {:.1} s", took.as_secs_f64());
+        }
+        result
+    }
+
     /// Prints a line for each step and a closing line for the task, and passes the result on.
     pub(crate) fn summarize(&self, task: &str, result: anyhow::Result<()>) -> anyhow::Result<()> {
         println!("\n=== summary");

@@ -1,11 +1,14 @@
 //! `cargo xtask`: the single tool for working on Outlast. This file parses the arguments.
 
+mod check;
 mod gate;
+mod layers;
 mod mpi;
 mod mutants;
 mod redis;
 mod soak;
 mod test;
+mod tidy;
 
 use anyhow::{Context, bail};
 use std::path::Path;
@@ -14,6 +17,10 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask TASK
 
+  check                the quick gate: format, house rules, lints and unit tests; below 3 minutes
+                       on 2 warm cores
+  tidy                 the house rules alone: columns, step codes, module heads, links, layers and
+                       more; lists all lines that break a rule, with counts by rule
   test                 everything that has to be green: format, lints, tests, documentation,
                        Open MPI and its tests; below 15 minutes on 2 cores
   soak [--minutes M]   the long form (60 minutes unless said): the store over 100,000 seeds and
@@ -44,6 +51,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["test"] => test::test(),
+        ["check"] => check::check(),
+        ["tidy"] => tidy::tidy(),
         ["soak"] => soak::soak(60),
         ["soak", "--minutes", minutes] => match minutes.parse() {
             Ok(minutes) if (1..=10_000).contains(&minutes) => soak::soak(minutes),
