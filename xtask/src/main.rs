@@ -2,6 +2,7 @@
 
 mod check;
 mod gate;
+mod instructions;
 mod layers;
 mod mpi;
 mod mutants;
@@ -37,6 +38,8 @@ cargo xtask TASK
   mutants [--json PATH]
                        breaks the store's protocol in each known way and shows the seed that
                        catches it; status 1 if a mutant survives
+  instructions         counts the instructions of a put and of a get through a handle on shm, for
+                       comparing two versions of the library; needs valgrind
   hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the
                        command on the first of them (root); `outlast hosts` does it too
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         ["hosts", ..] => return usage("write it as: hosts N -- COMMAND"),
         ["mutants"] => mutants::mutants(None),
         ["mutants", "--json", path] => mutants::mutants(Some(Path::new(path))),
+        ["instructions"] => instructions::instructions(),
         ["mpi"] => {
             mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
         }
