@@ -62,7 +62,7 @@ const HUNTS: [(&str, u64); 13] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: test
 /// binary and filter.
-const TEST_HUNTS: [(&str, &str); 1] = [("store_salvage", "sim::")];
+const TEST_HUNTS: [(&str, &str); 1] = [("sim", "store::salvage::")];
 
 /// Hunts each mutant; an error if a mutant survives, or if the unbroken store does not pass.
 pub(crate) fn mutants(json: Option<&Path>) -> anyhow::Result<()> {

@@ -200,7 +200,7 @@ fn run_rounds(gate: &mut Gate, until: Instant) -> anyhow::Result<()> {
 /// sweeps over the steps of an operation take hundreds of runs for each seed: the tests make them.
 fn rma_scenarios(first: u64, count: u64) -> Command {
     let tests = ["test", "--release", "--package", "outlast", "--features", "sim,faults"];
-    let of_rma = ["--test", "rma_sim", "--test", "window_sim", "--", "--nocapture"];
+    let of_rma = ["--test", "sim", "--", "rma::communicator::", "rma::window::", "--nocapture"];
     let without_sweeps = ["--skip", "_at_each_step_", "--skip", "_two_deaths_at_once_"];
     let mut command = cargo(&[&tests[..], &of_rma, &without_sweeps].concat());
     command.env("OUTLAST_SEED_FIRST", first.to_string()).env("OUTLAST_SEEDS", count.to_string());
@@ -233,10 +233,10 @@ fn test_memory(gate: &mut Gate) -> anyhow::Result<()> {
         let what = ["test", "--release", "--package", "outlast", "--test", name];
         cargo(&[&what[..], &features[..], &["--", filter]].concat())
     };
-    let mut large = test("store_shm", "a_value_may_be_large");
+    let mut large = test("shm", "store::a_value_may_be_large");
     large.env("OUTLAST_LARGE_MIB", "1024");
     gate.step("store: a value of 1 GiB", minutes(20), large)?;
-    let mut level = test("store_memory_sim", "comes_back");
+    let mut level = test("sim", "comes_back");
     level.env("OUTLAST_SEEDS", "200").env("OUTLAST_SEED_FIRST", "1000");
     gate.step("store: memory levels off", minutes(30), level)
 }
