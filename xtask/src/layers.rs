@@ -25,7 +25,7 @@ const SCOPES: &[Scope] = &[
             &["sync", "codec", "failpoint"],
             &["engine"],
             &["job"],
-            &["rma", "launch"],
+            &["rma", "launch", "sim"],
             &["store"],
             &["snapshot"],
             &["mod"],

@@ -45,19 +45,22 @@ pub(crate) const MUTANTS: [(&str, &str); 23] = [
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.
 const HUNTS: [(&str, u64); 13] = [
-    ("--ranks 3 --replicas 2 --calls 100 --programs puts --link network", 300),
-    ("--ranks 4 --replicas 2 --threads 4", 100),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
-    ("--ranks 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),
-    ("--ranks 4 --replicas 2 --kills 3 --calls 60 --threads 4 --programs calls", 400),
-    ("--ranks 6 --replicas 2 --kills 5 --calls 60 --programs calls", 1_000),
-    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --threads 3 --programs calls", 600),
-    ("--ranks 5 --replicas 3 --kills 4 --beyond --calls 60 --threads 4 --programs calls", 1_000),
-    ("--ranks 4 --replicas 3 --kills 2 --mode global", 600),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --mode global", 600),
-    ("--ranks 4 --replicas 3 --kills 2 --stops 2 --threads 4 --mode global --programs calls", 600),
-    ("--ranks 5 --replicas 2 --kills 4 --salvage --calls 60 --programs calls", 1_000),
-    ("--ranks 4 --replicas 1 --kills 3 --salvage --calls 60 --threads 4 --programs calls", 500),
+    ("--members 3 --replicas 2 --calls 100 --programs puts --link network", 300),
+    ("--members 4 --replicas 2 --threads 4", 100),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
+    ("--members 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),
+    ("--members 4 --replicas 2 --kills 3 --calls 60 --threads 4 --programs calls", 400),
+    ("--members 6 --replicas 2 --kills 5 --calls 60 --programs calls", 1_000),
+    ("--members 5 --replicas 3 --kills 2 --stops 2 --threads 3 --programs calls", 600),
+    ("--members 5 --replicas 3 --kills 4 --beyond --calls 60 --threads 4 --programs calls", 1_000),
+    ("--members 4 --replicas 3 --kills 2 --mode global", 600),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --mode global", 600),
+    (
+        "--members 4 --replicas 3 --kills 2 --stops 2 --threads 4 --mode global --programs calls",
+        600,
+    ),
+    ("--members 5 --replicas 2 --kills 4 --salvage --calls 60 --programs calls", 1_000),
+    ("--members 4 --replicas 1 --kills 3 --salvage --calls 60 --threads 4 --programs calls", 500),
 ];
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: test

@@ -21,82 +21,83 @@ pub(crate) const MPI_FIRST_SEED: u64 = 2_000_000;
 /// The shapes of jobs that the simulator runs, each with its number of seeds: 156,000 in all,
 /// 32,000 of them in global mode.
 const SHAPES: [(&str, u64); 28] = [
-    ("--ranks 3 --replicas 1 --stops 1", 8_000),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1", 15_000),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
-    ("--ranks 5 --replicas 3 --kills 2 --programs calls", 10_000),
-    ("--ranks 4 --replicas 3 --kills 2 --stops 2 --programs puts", 4_000),
-    ("--ranks 5 --replicas 3 --kills 2", 8_000),
-    ("--ranks 5 --replicas 3 --kills 2 --programs steal", 7_000),
-    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --spares 1", 15_000),
-    ("--ranks 4 --replicas 4 --kills 3 --stops 1 --threads 1", 10_000),
-    ("--ranks 8 --replicas 4 --kills 7", 4_000),
-    ("--ranks 8 --replicas 4 --kills 7 --programs calls", 4_000),
-    ("--ranks 9 --replicas 2 --kills 5 --stops 1", 8_000),
-    ("--ranks 16 --replicas 3 --kills 4 --stops 1", 900),
-    ("--ranks 5 --replicas 2 --kills 3 --stops 1 --beyond", 3_000),
-    ("--ranks 4 --replicas 1 --kills 2 --stops 1 --beyond --programs steal", 3_000),
-    ("--ranks 6 --replicas 3 --kills 5 --beyond --programs bank", 3_000),
-    ("--ranks 5 --replicas 1 --kills 4 --stops 1 --salvage", 4_000),
-    ("--ranks 5 --replicas 2 --kills 4 --stops 1 --salvage --programs steal", 4_000),
-    ("--ranks 6 --replicas 3 --kills 5 --salvage --programs bank", 3_000),
-    ("--ranks 64 --replicas 4 --kills 6 --stops 1 --calls 10 --programs calls", 100),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --mode global", 10_000),
-    ("--ranks 3 --replicas 2 --kills 1 --stops 1 --mode global --programs bank", 4_000),
-    ("--ranks 5 --replicas 3 --kills 2 --stops 2 --spares 1 --mode global", 6_000),
-    ("--ranks 4 --replicas 4 --kills 3 --stops 1 --threads 1 --mode global", 6_000),
-    ("--ranks 5 --replicas 3 --kills 2 --mode global --programs steal", 2_000),
-    ("--ranks 5 --replicas 3 --kills 2 --mode global --programs calls", 1_500),
-    ("--ranks 4 --replicas 3 --kills 2 --stops 1 --mode global --programs puts", 2_000),
-    ("--ranks 8 --replicas 4 --kills 7 --mode global", 500),
+    ("--members 3 --replicas 1 --stops 1", 8_000),
+    ("--members 3 --replicas 2 --kills 1 --stops 1", 15_000),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
+    ("--members 5 --replicas 3 --kills 2 --programs calls", 10_000),
+    ("--members 4 --replicas 3 --kills 2 --stops 2 --programs puts", 4_000),
+    ("--members 5 --replicas 3 --kills 2", 8_000),
+    ("--members 5 --replicas 3 --kills 2 --programs steal", 7_000),
+    ("--members 5 --replicas 3 --kills 2 --stops 2 --spares 1", 15_000),
+    ("--members 4 --replicas 4 --kills 3 --stops 1 --threads 1", 10_000),
+    ("--members 8 --replicas 4 --kills 7", 4_000),
+    ("--members 8 --replicas 4 --kills 7 --programs calls", 4_000),
+    ("--members 9 --replicas 2 --kills 5 --stops 1", 8_000),
+    ("--members 16 --replicas 3 --kills 4 --stops 1", 900),
+    ("--members 5 --replicas 2 --kills 3 --stops 1 --beyond", 3_000),
+    ("--members 4 --replicas 1 --kills 2 --stops 1 --beyond --programs steal", 3_000),
+    ("--members 6 --replicas 3 --kills 5 --beyond --programs bank", 3_000),
+    ("--members 5 --replicas 1 --kills 4 --stops 1 --salvage", 4_000),
+    ("--members 5 --replicas 2 --kills 4 --stops 1 --salvage --programs steal", 4_000),
+    ("--members 6 --replicas 3 --kills 5 --salvage --programs bank", 3_000),
+    ("--members 64 --replicas 4 --kills 6 --stops 1 --calls 10 --programs calls", 100),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --mode global", 10_000),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --mode global --programs bank", 4_000),
+    ("--members 5 --replicas 3 --kills 2 --stops 2 --spares 1 --mode global", 6_000),
+    ("--members 4 --replicas 4 --kills 3 --stops 1 --threads 1 --mode global", 6_000),
+    ("--members 5 --replicas 3 --kills 2 --mode global --programs steal", 2_000),
+    ("--members 5 --replicas 3 --kills 2 --mode global --programs calls", 1_500),
+    ("--members 4 --replicas 3 --kills 2 --stops 1 --mode global --programs puts", 2_000),
+    ("--members 8 --replicas 4 --kills 7 --mode global", 500),
 ];
 
 /// The shapes of jobs of real processes, each with its number of kills. They run in turn until
 /// there were enough kills.
 const CHAOS: [(&str, u64); 11] = [
-    ("--ranks 8 --replicas 3 --kills 7 --stops 2 --seconds 5", 7),
-    ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints", 7),
-    ("--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank", 5),
-    ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal", 3),
-    ("--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints", 4),
-    ("--ranks 6 --replicas 2 --kills 4 --stops 1 --seconds 3 --beyond", 4),
-    ("--ranks 8 --replicas 4 --kills 7 --seconds 5 --failpoints --mode global", 7),
+    ("--members 8 --replicas 3 --kills 7 --stops 2 --seconds 5", 7),
+    ("--members 8 --replicas 4 --kills 7 --seconds 5 --failpoints", 7),
+    ("--members 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank", 5),
+    ("--members 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal", 3),
+    ("--members 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints", 4),
+    ("--members 6 --replicas 2 --kills 4 --stops 1 --seconds 3 --beyond", 4),
+    ("--members 8 --replicas 4 --kills 7 --seconds 5 --failpoints --mode global", 7),
     (
-        "--ranks 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank \
+        "--members 6 --replicas 3 --kills 5 --stops 2 --seconds 4 --failpoints --programs bank \
          --mode global",
         5,
     ),
-    ("--ranks 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal --mode global", 3),
+    ("--members 4 --replicas 2 --kills 3 --stops 2 --seconds 3 --programs steal --mode global", 3),
     (
-        "--ranks 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints --programs calls \
+        "--members 5 --replicas 3 --kills 4 --seconds 3 --threads 4 --failpoints --programs calls \
          --mode global",
         4,
     ),
-    ("--ranks 6 --replicas 1 --kills 5 --stops 1 --seconds 3 --salvage", 5),
+    ("--members 6 --replicas 1 --kills 5 --stops 1 --seconds 3 --salvage", 5),
 ];
 /// The least number of kills in all, and in each mode.
 const CHAOS_KILLS: u64 = 500;
 const CHAOS_KILLS_OF_MODE: u64 = 200;
-/// The number of kills after which the soak ends even if no member died in some step.
+/// The number of kills by which members must have died in each step of the protocol. The soak goes
+/// on up to it while a step is missing.
 const CHAOS_KILLS_MAX: u64 = 700;
 
 /// The shapes of jobs on the mpi engine: `OUTLAST_MPI_PATH`, arguments, and the number of deaths.
 /// They run in turn until there were enough kills: local members over shared memory, all members by
 /// messages, and several hosts, with deaths of single members and of whole hosts.
 const MPI_CHAOS: [(&str, &str, u64); 9] = [
-    ("nodes", "--ranks 6 --replicas 3 --kills 5 --stops 1 --seconds 4", 5),
-    ("messages", "--ranks 6 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
-    ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
-    ("nodes", "--ranks 6 --hosts 3 --kill-host --seconds 3", 2),
-    ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 3 --failpoints --seconds 4", 3),
-    ("messages", "--ranks 5 --replicas 3 --kills 4 --failpoints --seconds 4", 4),
+    ("nodes", "--members 6 --replicas 3 --kills 5 --stops 1 --seconds 4", 5),
+    ("messages", "--members 6 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
+    ("nodes", "--members 6 --hosts 3 --replicas 3 --kills 4 --stops 1 --seconds 4", 4),
+    ("nodes", "--members 6 --hosts 3 --kill-host --seconds 3", 2),
+    ("nodes", "--members 6 --hosts 3 --replicas 3 --kills 3 --failpoints --seconds 4", 3),
+    ("messages", "--members 5 --replicas 3 --kills 4 --failpoints --seconds 4", 4),
     (
         "nodes",
-        "--ranks 5 --hosts 2 --replicas 2 --kills 3 --stops 2 --seconds 4 --programs calls",
+        "--members 5 --hosts 2 --replicas 2 --kills 3 --stops 2 --seconds 4 --programs calls",
         3,
     ),
-    ("messages", "--ranks 6 --replicas 3 --kills 4 --stops 1 --seconds 4 --mode global", 4),
-    ("nodes", "--ranks 6 --hosts 3 --replicas 3 --kills 3 --seconds 4 --mode global", 3),
+    ("messages", "--members 6 --replicas 3 --kills 4 --stops 1 --seconds 4 --mode global", 4),
+    ("nodes", "--members 6 --hosts 3 --replicas 3 --kills 3 --seconds 4 --mode global", 3),
 ];
 
 const MPI_KILLS: u64 = 300;
@@ -332,7 +333,7 @@ impl Record {
             // The steps of a coordinated recovery occur in global mode only.
             let can_be = |step: &str| {
                 !step.starts_with("anywhere")
-                    && (!step.starts_with('G') || shape.contains("--mode global"))
+                    && (!step.starts_with("recover.") || shape.contains("--mode global"))
             };
             let rarest = self.deaths_by_step.iter().filter(|(step, _)| can_be(step));
             // A step that is hard to hit counts its tries, so that other steps get their turn.
