@@ -201,6 +201,10 @@ fn mentioned_paths(file: &File) -> Vec<(usize, String)> {
             if is_fenced {
                 continue;
             }
+            // The targets of links are checked as links.
+            let text: Vec<&str> =
+                line.split("](").enumerate().map(|(part, text)| after_target(part, text)).collect();
+            let line = text.join(" ");
             let is_of_path =
                 |letter: char| letter.is_alphanumeric() || "/._-*{}<>".contains(letter);
             for word in line.split(|letter| !is_of_path(letter)) {
@@ -215,6 +219,11 @@ fn mentioned_paths(file: &File) -> Vec<(usize, String)> {
         }
     }
     paths
+}
+
+/// A part of a line between the starts of link targets, without the target that it begins with.
+fn after_target(part: usize, text: &str) -> &str {
+    if part == 0 { text } else { text.split_once(')').map_or("", |(_, rest)| rest) }
 }
 
 /// Finds deviations from the form of the changelog: a title, `## Unreleased`, the versions from the
