@@ -88,7 +88,7 @@ fn hunt_all(gate: &mut Gate, json: Option<&Path>) -> anyhow::Result<()> {
             if let Some(caught) = caught {
                 bail!("the store fails without a mutant: {}: {}", caught.kind, caught.replay);
             }
-            println!("  {:<44} passes ({seconds:.0} s)", what);
+            println!("  {what:<44} passes ({seconds:.0} s)");
             continue;
         }
         match &caught {
@@ -96,7 +96,7 @@ fn hunt_all(gate: &mut Gate, json: Option<&Path>) -> anyhow::Result<()> {
                 println!(
                     "  {what:<44} caught: {} ({seconds:.0} s)\n      {}",
                     caught.kind, caught.replay
-                )
+                );
             }
             None => {
                 println!("  {what:<44} SURVIVES ({seconds:.0} s)");

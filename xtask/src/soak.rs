@@ -278,9 +278,9 @@ impl Record {
             }
             report["command"] = format!("{prefix}outlast {arguments}").into();
             if arguments.starts_with("sim ") {
-                self.sim.push(report)
+                self.sim.push(report);
             } else {
-                self.chaos.push(report)
+                self.chaos.push(report);
             }
         }
         result

@@ -249,10 +249,10 @@ pub(super) fn changelog(tree: &Tree) -> Vec<Finding> {
     for (line, title) in titles().skip(1) {
         match version_of(title) {
             None => {
-                find(line, "a version is written as `## 1.2.3 (2026-01-31)`, or `(unreleased)`")
+                find(line, "a version is written as `## 1.2.3 (2026-01-31)`, or `(unreleased)`");
             }
             Some(version) if newer.is_some_and(|newer| newer <= version) => {
-                find(line, "the versions are not ordered from the newest to the oldest")
+                find(line, "the versions are not ordered from the newest to the oldest");
             }
             Some(version) => newer = Some(version),
         }

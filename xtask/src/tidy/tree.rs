@@ -336,7 +336,8 @@ mod tests {
         let file = File::new("a.rs", text.to_string());
         let comments: Vec<_> =
             file.comments().into_iter().map(|comment| (comment.line, comment.lines)).collect();
-        let lines = |lines: &[&str]| lines.iter().map(|line| line.to_string()).collect::<Vec<_>>();
+        let lines =
+            |lines: &[&str]| lines.iter().map(std::string::ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
             comments,
             [
