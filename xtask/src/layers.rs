@@ -102,6 +102,11 @@ fn check_scope(scope: &Scope, library: &Library, edges: &[Edge]) -> Vec<Finding>
         let inside = module.strip_prefix(&prefix[..])?;
         Some(inside.first().map_or("mod".to_string(), String::clone))
     };
+    let title = |unit: &str| match (unit, scope.folder) {
+        ("mod", "") => "lib.rs".to_string(),
+        ("mod", folder) => format!("{folder}/mod.rs"),
+        (unit, _) => unit.to_string(),
+    };
     let level = |unit: &str| scope.layers.iter().position(|layer| layer.contains(&unit));
     let mut findings = Vec::new();
     for (path, module) in &library.modules {
@@ -121,10 +126,10 @@ fn check_scope(scope: &Scope, library: &Library, edges: &[Edge]) -> Vec<Finding>
             continue;
         }
         if other > own {
+            let (from, to, path) = (title(&from), title(&to), &edge.path);
             let message = format!(
-                "`{from}` uses `{to}`, which is a higher layer (`{}`); move the name down, or the \
-                 use up",
-                edge.path
+                "`{from}` uses `{path}` of `{to}`, which is a higher layer; move the name down, or \
+                 the use up"
             );
             findings.push(Finding { path: edge.file.clone(), line: edge.line, message });
         } else if other == own {
@@ -682,7 +687,8 @@ mod tests {
         ] {
             let found = found(upward);
             assert_eq!(found.len(), 1 + usize::from(upward.contains('*')), "{upward}: {found:?}");
-            assert!(found[found.len() - 1].contains("`engine` uses `store`"), "{found:?}");
+            let last = &found[found.len() - 1];
+            assert!(last.contains("`engine` uses") && last.contains("of `store`"), "{found:?}");
         }
     }
 
@@ -698,7 +704,7 @@ mod tests {
             ],
         );
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("2: `memory` uses `record`"), "{found:?}");
+        assert!(found[0].starts_with("2: `memory` uses `super::record::put`"), "{found:?}");
     }
 
     #[test]

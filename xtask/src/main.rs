@@ -20,8 +20,9 @@ cargo xtask TASK
 
   check                the quick gate: format, house rules, lints and unit tests; below 3 minutes
                        on 2 warm cores
-  tidy                 the house rules alone: columns, step codes, module heads, links, layers and
-                       more; lists all lines that break a rule, with counts by rule
+  tidy [PATH ...]      the house rules alone: columns, step codes, module heads, links, layers and
+                       more; lists all lines that break a rule, or the lines in files below PATH,
+                       with counts by rule
   test [--full]        everything that has to be green: format, house rules, lints, tests,
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
                        also checks what a release needs: the contents of the packages, and the
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         ["test", "--full"] => test::test(true),
         ["check"] => check::check(),
         ["tidy"] => tidy::tidy(),
+        ["tidy", ..] => tidy::tidy_below(&words[1..]),
         ["soak"] => soak::soak(60),
         ["soak", "--minutes", minutes] => match minutes.parse() {
             Ok(minutes) if (1..=10_000).contains(&minutes) => soak::soak(minutes),

@@ -29,9 +29,14 @@ impl Finding {
 
 /// Checks all rules on the workspace; an error if a line breaks any of them.
 pub(crate) fn tidy() -> anyhow::Result<()> {
+    tidy_below(&[""])
+}
+
+/// Checks all rules, and reports what breaks them in files whose path begins with any of these.
+pub(crate) fn tidy_below(paths: &[&str]) -> anyhow::Result<()> {
     let root = workspace();
     let tree = Tree::read(root)?;
-    let rules = [
+    let mut rules = [
         ("columns", style::columns(&tree)),
         ("step codes", style::step_codes(&tree)),
         ("openings of comments", style::openings(&tree)),
@@ -44,8 +49,9 @@ pub(crate) fn tidy() -> anyhow::Result<()> {
         ("places of impl blocks", layers::impls(&tree)),
     ];
     let mut sum = 0;
-    for (rule, findings) in &rules {
-        for Finding { path, line, message } in findings {
+    for (rule, findings) in &mut rules {
+        findings.retain(|finding| paths.iter().any(|path| finding.path.starts_with(path)));
+        for Finding { path, line, message } in findings.iter() {
             println!("{path}:{line}: {rule}: {message}");
         }
         sum += findings.len();

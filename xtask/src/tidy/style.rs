@@ -20,8 +20,9 @@ pub(super) fn columns(tree: &Tree) -> Vec<Finding> {
         for (index, (line, classes)) in file.lines().enumerate() {
             let columns = line.chars().count();
             if columns > COLUMNS && !may_be_long(line, classes) {
-                let advice = match classes[byte_of_column(line, COLUMNS)] {
-                    Class::Literal => "continue the literal on the next line with a backslash",
+                let advice = match (file.ending(), classes[byte_of_column(line, COLUMNS)]) {
+                    ("rs", Class::Literal) => "continue the literal after a backslash",
+                    (_, Class::Literal) => "shorten or divide the literal",
                     _ => "wrap it at 100 columns",
                 };
                 let message = format!("the line has {columns} columns; {advice}");
