@@ -27,8 +27,8 @@ cargo xtask TASK
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
                        also checks what a release needs: the contents of the packages, and the
                        licenses of the dependencies where cargo deny is installed
-  soak [--minutes M]   the long form (60 minutes unless said): the store over 100,000 seeds and
-                       300 kills, with a record in target/soak/store.json; then the scenarios of
+  soak [--minutes M]   the long form (60 minutes unless said): the store over 156,000 seeds and
+                       500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
                        suite on sim and on shm, and all tests in between, with new seeds in every
                        round, until the time is over or a step fails
