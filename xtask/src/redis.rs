@@ -1,5 +1,6 @@
 //! Unpacks Redis for `outlast bench put --peers redis`, without touching the system.
 
+use crate::gate::workspace;
 use anyhow::{Context, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,12 +17,10 @@ const PACKAGES: [&str; 8] = [
     "lua-cjson",
 ];
 
-/// Unpacks Debian's packages into `target/redis` and makes `target/redis/redis-server`, which runs the server with the
-/// libraries beside it. Does nothing if it is there already.
+/// Unpacks Debian's packages into `target/redis` and makes `target/redis/redis-server`, which runs
+/// the server with the libraries beside it. Does nothing if it is there already.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
-    let workspace =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
-    let folder = workspace.join("target/redis");
+    let folder = workspace().join("target/redis");
     let server = folder.join("redis-server");
     if runs(&server) {
         return Ok(server);
@@ -47,7 +46,8 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
         let unpacked = Command::new("dpkg").arg("-x").arg(&package).arg(&folder).status()?;
         ensure!(unpacked.success(), "dpkg could not unpack {}", package.display());
     }
-    // Debian has one program for the server and for the check of its files, which goes by its name.
+    // In Debian the server and the check of its files are a single program, which looks at its
+    // name.
     let bin = folder.join("usr/bin");
     let program = bin.join("redis-server");
     if !program.exists() {

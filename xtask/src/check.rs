@@ -1,0 +1,23 @@
+//! `cargo xtask check`: the quick gate, for every commit. `cargo xtask test` comes before a merge.
+
+use crate::gate::{Gate, cargo, clippy, minutes};
+use crate::test::FEATURES;
+use crate::tidy;
+
+/// Format, lints, house rules and unit tests, within 3 minutes on 2 warm cores.
+pub(crate) fn check() -> anyhow::Result<()> {
+    let mut gate = Gate::new(minutes(30));
+    let result = run(&mut gate);
+    gate.summarize("check", result)
+}
+
+fn run(gate: &mut Gate) -> anyhow::Result<()> {
+    gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
+    gate.step_here("house rules", tidy::tidy)?;
+    let workspace = ["--workspace", "--all-targets", "--features", FEATURES];
+    gate.step("lints", minutes(15), clippy(&workspace))?;
+    let packages = ["--package", "outlast", "--package", "outlast-check", "--package", "xtask"];
+    let unit_tests = ["--lib", "--bins", "--features", FEATURES];
+    let command = cargo(&[&["test"], &packages[..], &unit_tests].concat());
+    gate.step("unit tests", minutes(15), command)
+}

@@ -1,0 +1,333 @@
+//! A task as a list of steps: each step runs a command under a bound, and a summary ends the task.
+//!
+//! A step that fails, or that takes longer than its bound, ends the task. Nothing is retried.
+
+use anyhow::{Context, bail};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Runs the steps of a task, each under its own bound and all of them under a common bound, and
+/// records how long each took.
+pub(crate) struct Gate {
+    began: Instant,
+    limit: Duration,
+    steps: Vec<Step>,
+}
+
+/// A step that has ended.
+struct Step {
+    name: String,
+    took: Duration,
+    counts: Counts,
+}
+
+/// A step that is under way. Dropping it kills its processes, so that a failed task leaves none.
+pub(crate) struct Running {
+    name: String,
+    began: Instant,
+    bound: Duration,
+    child: Child,
+    counts: mpsc::Receiver<Counts>,
+}
+
+/// The sums over the `test result:` lines of a step and over the lines of the conformance suite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    suites: u64,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    /// Runs of scenarios.
+    runs: u64,
+}
+
+impl Gate {
+    pub(crate) fn new(limit: Duration) -> Gate {
+        Gate { began: Instant::now(), limit, steps: Vec::new() }
+    }
+
+    /// Runs a command to its end. Its standard output is passed on line by line, and its
+    /// `test result:` lines are counted.
+    pub(crate) fn step(
+        &mut self,
+        name: &str,
+        bound: Duration,
+        command: Command,
+    ) -> anyhow::Result<()> {
+        let running = self.start(name, bound, command)?;
+        self.finish(running)
+    }
+
+    /// Starts a command whose end a later call of `finish` waits for.
+    pub(crate) fn start(
+        &mut self,
+        name: &str,
+        bound: Duration,
+        mut command: Command,
+    ) -> anyhow::Result<Running> {
+        let bound = bound.min(self.limit.saturating_sub(self.began.elapsed()));
+        println!("\n=== {name} (at most {} s)", bound.as_secs());
+        let began = Instant::now();
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| {
+                format!("{name}: cannot start {}", command.get_program().display())
+            })?;
+        let output = child.stdout.take().context("the output is piped")?;
+        let (counted, counts) = mpsc::channel();
+        std::thread::spawn(move || {
+            counted.send(pass_on(BufReader::new(output), std::io::stdout()))
+        });
+        Ok(Running { name: name.to_string(), began, bound, child, counts })
+    }
+
+    /// Waits until a step ends or its bound has passed.
+    pub(crate) fn finish(&mut self, mut running: Running) -> anyhow::Result<()> {
+        let name = running.name.clone();
+        let status = loop {
+            let status = running.child.try_wait();
+            if let Some(status) = status.with_context(|| format!("{name}: waiting for it"))? {
+                break Some(status);
+            }
+            if running.began.elapsed() >= running.bound {
+                kill_with_descendants(&mut running.child);
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        // A process that the step left behind may hold its output open; the gate does not wait
+        // for it.
+        let counts = running.counts.recv_timeout(Duration::from_secs(5)).unwrap_or_default();
+        let took = running.began.elapsed();
+        self.steps.push(Step { name: name.clone(), took, counts });
+        match status {
+            Some(status) if status.success() => {
+                println!("=== {name}: ok in {:.1} s", took.as_secs_f64());
+                Ok(())
+            }
+            Some(status) => bail!("{name} failed ({status})"),
+            None => {
+                let bound = running.bound.as_secs();
+                bail!("{name} took longer than its bound of {bound} s and was killed")
+            }
+        }
+    }
+
+    /// Runs a step in this process. It has no bound, so it must not wait for anything.
+    pub(crate) fn step_here(
+        &mut self,
+        name: &str,
+        step: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        println!("\n=== {name}");
+        let began = Instant::now();
+        let result = step();
+        let took = began.elapsed();
+        self.steps.push(Step { name: name.to_string(), took, counts: Counts::default() });
+        if result.is_ok() {
+            println!("=== {name}: ok in {:.1} s", took.as_secs_f64());
+        }
+        result
+    }
+
+    /// Prints a line for each step and a closing line for the task, and passes the result on.
+    pub(crate) fn summarize(&self, task: &str, result: anyhow::Result<()>) -> anyhow::Result<()> {
+        println!("\n=== summary");
+        let mut total = Counts::default();
+        for (index, step) in self.steps.iter().enumerate() {
+            total.add(step.counts);
+            let is_ok = result.is_ok() || index + 1 < self.steps.len();
+            let counts = if step.counts == Counts::default() {
+                String::new()
+            } else {
+                format!("  {}", step.counts)
+            };
+            let word = if is_ok { "ok" } else { "FAILED" };
+            println!("  {word:<6}  {:>6.1} s  {}{counts}", step.took.as_secs_f64(), step.name);
+        }
+        let word = if result.is_ok() { "ok" } else { "FAILED" };
+        println!(
+            "{task}: {word}, {} steps, {total}, {:.0} s",
+            self.steps.len(),
+            self.began.elapsed().as_secs_f64()
+        );
+        result
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            kill_with_descendants(&mut self.child);
+        }
+    }
+}
+
+impl Counts {
+    /// Adds a line such as `test result: ok. 6 passed; 0 failed; 1 ignored; ...`,
+    /// `lowest-dies: 400 runs, ...` or `lowest-dies, seed 7: ok, ...`. Other lines add nothing.
+    fn add_line(&mut self, line: &str) {
+        let Some(result) = line.trim().strip_prefix("test result: ") else {
+            let runs = line
+                .split_once(" runs, ")
+                .and_then(|(start, _)| start.rsplit(": ").next()?.parse().ok());
+            let is_ok = line.contains(", seed ") && line.contains(": ok, ");
+            self.runs += runs.unwrap_or(u64::from(is_ok));
+            return;
+        };
+        let count = |what: &str| {
+            let words: Vec<&str> =
+                result.split([' ', ';']).filter(|word| !word.is_empty()).collect();
+            let at = words.iter().position(|word| *word == what);
+            at.and_then(|at| words.get(at.checked_sub(1)?)?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        self.suites += 1;
+        self.passed += count("passed");
+        self.failed += count("failed");
+        self.ignored += count("ignored");
+    }
+
+    fn add(&mut self, other: Counts) {
+        self.suites += other.suites;
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.runs += other.runs;
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Counts { suites, passed, failed, ignored, runs } = self;
+        if *suites > 0 || *runs == 0 {
+            write!(f, "{passed} passed, {failed} failed, {ignored} ignored in {suites} suites")?;
+        }
+        let comma = if *suites > 0 { ", " } else { "" };
+        if *runs > 0 { write!(f, "{comma}{runs} runs of scenarios") } else { Ok(()) }
+    }
+}
+
+/// Passes lines on as they come, and counts the results in them.
+fn pass_on(mut output: impl BufRead, mut to: impl Write) -> Counts {
+    let mut counts = Counts::default();
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+        // A reader of our output that went away must not end the step.
+        let _ = to.write_all(&line).and_then(|()| to.flush());
+        counts.add_line(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    counts
+}
+
+/// Kills a process and all its descendants, as far as they can be traced to it. They stay in our
+/// process group, so that Ctrl-C reaches them. Hence the group cannot be killed as a whole.
+fn kill_with_descendants(child: &mut Child) {
+    let mut pids = vec![child.id()];
+    let mut next = 0;
+    while let Some(&parent) = pids.get(next) {
+        next += 1;
+        pids.extend(children(parent));
+    }
+    let pids = pids.iter().map(u32::to_string);
+    let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    let has_parent = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name of the process, in parentheses, may contain anything.
+        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        after_name.split(' ').nth(1) == Some(&parent.to_string())
+    };
+    pids.filter(has_parent).collect()
+}
+
+pub(crate) const fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+}
+
+/// The folder into which cargo builds.
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or(workspace().join("target"), PathBuf::from)
+}
+
+/// The cargo that runs this program, so that a chosen toolchain stays chosen.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace());
+    command
+}
+
+/// Clippy with warnings as errors.
+pub(crate) fn clippy(arguments: &[&str]) -> Command {
+    cargo(&[&["clippy"], arguments, &["--", "-D", "warnings"]].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        let text = "running 2 tests\n\
+                    test result: ok. 6 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out\n\
+                    test result: FAILED. 1 passed; 2 failed; 0 ignored\n\
+                    not a test result: 9 passed\n\
+                    lowest-dies: 400 runs, 12345 steps, 1.2s\n\
+                    lowest-dies, seed 7: ok, 0.2s\n";
+        let counts = pass_on(text.as_bytes(), std::io::sink());
+        assert_eq!(counts, Counts { suites: 2, passed: 7, failed: 2, ignored: 1, runs: 401 });
+    }
+
+    /// How many processes run `sleep` for this time.
+    fn count_sleepers(seconds: &str) -> usize {
+        let line = format!("sleep\0{seconds}\0").into_bytes();
+        let entries = std::fs::read_dir("/proc").expect("/proc is there").flatten();
+        let pids =
+            entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+        let is_sleeper =
+            |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|is| is == line);
+        pids.filter(is_sleeper).count()
+    }
+
+    #[test]
+    fn a_step_beyond_its_bound_is_killed_with_all_its_descendants() {
+        let mut gate = Gate::new(minutes(1));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 61.25 & sleep 61.25; true"]);
+        let error =
+            gate.step("too long", Duration::from_millis(300), command).expect_err("is too long");
+        assert!(error.to_string().contains("longer than its bound"), "{error}");
+        assert_eq!(count_sleepers("61.25"), 0);
+    }
+
+    #[test]
+    fn a_dropped_step_leaves_no_process() {
+        let mut gate = Gate::new(minutes(1));
+        let mut command = Command::new("sleep");
+        command.arg("61.75");
+        drop(gate.start("background", minutes(1), command).expect("started"));
+        assert_eq!(count_sleepers("61.75"), 0);
+    }
+
+    #[test]
+    fn a_failing_step_ends_the_task() {
+        let mut gate = Gate::new(minutes(1));
+        assert!(gate.step("well", minutes(1), Command::new("true")).is_ok());
+        let result = gate.step("not well", minutes(1), Command::new("false"));
+        assert!(gate.summarize("test", result).is_err());
+        assert_eq!(gate.steps.len(), 2);
+    }
+}

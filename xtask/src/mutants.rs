@@ -1,0 +1,195 @@
+//! `cargo xtask mutants`: breaks the store's protocol in each known way and shows the seed or the
+//! test that catches it.
+//!
+//! The feature `faults` compiles the mutants into the library (`mutant.rs` of the store), and the
+//! environment variable `OUTLAST_MUTANT` chooses a mutant by its name.
+
+use crate::gate::{Gate, cargo, minutes};
+use crate::soak::{build, outlast};
+use anyhow::{Context, bail, ensure};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The time that the mutants may take.
+const LIMIT: Duration = minutes(90);
+
+/// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
+/// store's.
+pub(crate) const MUTANTS: [(&str, &str); 23] = [
+    ("ack-early", "acknowledge before the last replica has it"),
+    ("publish-early", "publish before the value is written"),
+    ("skip-epoch", "skip the epoch check"),
+    ("reuse-early", "reuse a block early"),
+    ("no-help", "do not complete what others published"),
+    ("repair-over-newer", "let repair replace a newer version"),
+    ("trust-absent", "trust an incomplete replica"),
+    ("forget-tombstone", "restart versions after a delete"),
+    ("miss-news", "skip a replica that begins to fill"),
+    ("assume-version", "replace a version without reading it"),
+    ("tx-lost-update", "overwrite a key changed after its read"),
+    ("tx-skip-look", "skip the validation of reads"),
+    ("tx-read-past", "read past a validating transaction"),
+    ("tx-apply-early", "apply before the commit"),
+    ("tx-abort-late", "abort a committed transaction"),
+    ("tx-drop-intent", "drop the intent before it is applied"),
+    ("accept-keeps", "keep the rest of a lost partition"),
+    ("recover-partly-visible", "show a part of a recovery early"),
+    ("recover-skip-vote", "decide a recovery without the vote"),
+    ("recover-skip-abort", "apply an aborted recovery"),
+    ("salvage-torn", "salvage a torn record"),
+    ("salvage-oldest", "salvage the replica that died first"),
+    ("salvage-late", "acknowledge a write after the salvage"),
+];
+
+/// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.
+const HUNTS: [(&str, u64); 13] = [
+    ("--members 3 --replicas 2 --calls 100 --programs puts --link network", 300),
+    ("--members 4 --replicas 2 --threads 4", 100),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
+    ("--members 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),
+    ("--members 4 --replicas 2 --kills 3 --calls 60 --threads 4 --programs calls", 400),
+    ("--members 6 --replicas 2 --kills 5 --calls 60 --programs calls", 1_000),
+    ("--members 5 --replicas 3 --kills 2 --stops 2 --threads 3 --programs calls", 600),
+    ("--members 5 --replicas 3 --kills 4 --beyond --calls 60 --threads 4 --programs calls", 1_000),
+    ("--members 4 --replicas 3 --kills 2 --mode global", 600),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --mode global", 600),
+    (
+        "--members 4 --replicas 3 --kills 2 --stops 2 --threads 4 --mode global --programs calls",
+        600,
+    ),
+    ("--members 5 --replicas 2 --kills 4 --salvage --calls 60 --programs calls", 1_000),
+    ("--members 4 --replicas 1 --kills 3 --salvage --calls 60 --threads 4 --programs calls", 500),
+];
+
+/// The tests that hunt a mutant after that, for states that random programs do not reach: test
+/// binary and filter.
+const TEST_HUNTS: [(&str, &str); 1] = [("sim", "store::salvage::")];
+
+/// Hunts each mutant; an error if a mutant survives, or if the unbroken store does not pass.
+pub(crate) fn mutants(json: Option<&Path>) -> anyhow::Result<()> {
+    let mut gate = Gate::new(LIMIT);
+    let result = hunt_all(&mut gate, json);
+    gate.summarize("mutants", result)
+}
+
+fn hunt_all(gate: &mut Gate, json: Option<&Path>) -> anyhow::Result<()> {
+    let (program, command) = build("faults")?;
+    gate.step("build with mutants", minutes(20), command)?;
+    let mut rows = Vec::new();
+    let mut survivors = Vec::new();
+    // The unbroken store comes first: a run that catches a mutant must pass without it.
+    for (name, what) in [("", "nothing is broken")].into_iter().chain(MUTANTS) {
+        let began = Instant::now();
+        let caught = hunt(&program, name)?;
+        let seconds = began.elapsed().as_secs_f64();
+        if name.is_empty() {
+            if let Some(caught) = caught {
+                bail!("the store fails without a mutant: {}: {}", caught.kind, caught.replay);
+            }
+            println!("  {what:<44} passes ({seconds:.0} s)");
+            continue;
+        }
+        match &caught {
+            Some(caught) => {
+                println!(
+                    "  {what:<44} caught: {} ({seconds:.0} s)\n      {}",
+                    caught.kind, caught.replay
+                );
+            }
+            None => {
+                println!("  {what:<44} SURVIVES ({seconds:.0} s)");
+                survivors.push(what);
+            }
+        }
+        let (kind, replay) =
+            caught.map_or((None, None), |caught| (Some(caught.kind), Some(caught.replay)));
+        rows.push(json!({
+            "mutant": name,
+            "what": what,
+            "caught": kind.is_some(),
+            "kind": kind,
+            "replay": replay,
+            "seconds": seconds,
+        }));
+    }
+    if let Some(path) = json {
+        let report = json!({ "ok": survivors.is_empty(), "mutants": rows });
+        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    ensure!(survivors.is_empty(), "not caught: {}", survivors.join(", "));
+    Ok(())
+}
+
+/// What caught a mutant.
+struct Caught {
+    kind: String,
+    replay: String,
+}
+
+/// Runs everything that may catch a mutant, and returns the first catch.
+fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
+    for (shape, count) in HUNTS {
+        // A coordinated recovery happens in global mode only. Other mutants are caught faster in
+        // the other mode.
+        let is_global = shape.contains("--mode global");
+        if !mutant.is_empty() && is_global != mutant.starts_with("recover-") {
+            continue;
+        }
+        let arguments = format!("sim {shape} --seeds 0..{count} --first-failure --json -");
+        let mut command = outlast(program, &arguments);
+        if !mutant.is_empty() {
+            command.env("OUTLAST_MUTANT", mutant);
+        }
+        let output = command.stdin(Stdio::null()).output().context("running outlast sim")?;
+        let prefix =
+            if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
+        // A mutant that ends the process is caught as well.
+        let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
+            ensure!(
+                !mutant.is_empty(),
+                "outlast sim gave no report: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let kind = format!("ends the simulator ({})", output.status);
+            return Ok(Some(Caught { kind, replay: format!("{prefix}outlast {arguments}") }));
+        };
+        if let Some(failing) = report["failing"].as_array().and_then(|failing| failing.first()) {
+            let text = |field: &str| failing[field].as_str().unwrap_or_default().to_string();
+            return Ok(Some(Caught { kind: text("kind"), replay: prefix + &text("replay") }));
+        }
+    }
+    for (test, filter) in TEST_HUNTS {
+        let features = ["--features", "outlast/sim,outlast/faults"];
+        let arguments =
+            [&["test", "--package", "outlast", "--test", test][..], &features[..], &[filter]]
+                .concat();
+        let mut command = cargo(&arguments);
+        if !mutant.is_empty() {
+            command.env("OUTLAST_MUTANT", mutant);
+        }
+        let output = command.stdin(Stdio::null()).output().context("running a test")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        // A test that cannot be built has caught nothing.
+        ensure!(said.contains("test result:"), "{}", String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            let prefix =
+                if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
+            let replay = format!("{prefix}cargo {}", arguments.join(" "));
+            return Ok(Some(Caught { kind: format!("a test of {test} fails"), replay }));
+        }
+    }
+    Ok(None)
+}
+
+/// The names of the mutants in the store's own list: the string literals of `NAMES` in `mutant.rs`,
+/// wherever below `store` that file is.
+pub(crate) fn names_in_store(source: &str) -> Vec<String> {
+    let list = source.split_once("NAMES").and_then(|(_, rest)| rest.split_once("];"));
+    let lines = list.map_or("", |(list, _)| list).lines();
+    let literal =
+        |line: &str| Some(line.trim().strip_prefix('"')?.strip_suffix("\",")?.to_string());
+    lines.filter_map(literal).collect()
+}

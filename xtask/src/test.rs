@@ -1,0 +1,271 @@
+//! `cargo xtask test`: everything that has to be green.
+//!
+//! The tests are built once, with the mpi engine, so that the library is compiled for a single set
+//! of features. A small part comes before that: what only builds without the mpi engine have, and
+//! the examples in the documentation. The library is not optimized for that part, since it runs for
+//! seconds only.
+//!
+//! This program runs the test binaries itself, in the order of their names, so that each has its
+//! own bound and its own line in the summary.
+
+use crate::gate::{Gate, cargo, clippy, minutes, target_folder, workspace};
+use crate::tidy;
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The features of a development build: all but `mpi`, which needs Open MPI.
+pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde";
+
+/// All features.
+const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,\
+                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi";
+
+/// The time after which `cargo xtask test` counts as hung. It takes below 13 minutes on 2 idle
+/// cores. This bound and the bounds of the steps leave room for a busy machine.
+const LIMIT: Duration = minutes(60);
+
+/// Settings of UCX, a library that Open MPI loads into every process. It patches functions of the C
+/// library and takes a signal at the start of each process, which takes 40 ms and changes what is
+/// tested. Tests without MPI do without.
+const WITHOUT_UCX: [(&str, &str); 2] =
+    [("UCX_MEM_MMAP_HOOK_MODE", "none"), ("UCX_DEBUG_SIGNO", "0")];
+
+/// The crates that are published, each after the crates that it needs.
+const PUBLISHED: [&str; 5] =
+    ["outlast-mpi-sys", "outlast", "outlast-check", "outlast-cli", "outlast-c"];
+
+/// Runs the gate; the full gate checks what a release needs as well.
+pub(crate) fn test(is_full: bool) -> anyhow::Result<()> {
+    let mut gate = Gate::new(LIMIT);
+    let result =
+        run(&mut gate).and_then(|()| if is_full { check_release(&mut gate) } else { Ok(()) });
+    gate.summarize("test", result)
+}
+
+fn run(gate: &mut Gate) -> anyhow::Result<()> {
+    gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
+    gate.step_here("house rules", tidy::tidy)?;
+    // Its time is the network's, so that lints run meanwhile.
+    let mut install = Command::new(std::env::current_exe().context("the path of this program")?);
+    install.arg("mpi");
+    let install = gate.start("Open MPI", minutes(10), install)?;
+    check_without_mpi(gate)?;
+    check_rust_version(gate)?;
+    gate.finish(install)?;
+    let all = ["--workspace", "--features", FEATURES_AND_MPI];
+    gate.step("lints", minutes(15), clippy(&[&all[..], &["--all-targets"]].concat()))?;
+    let mut documentation =
+        cargo(&[&["doc", "--no-deps", "--document-private-items"], &all[..]].concat());
+    documentation.env("RUSTDOCFLAGS", "-D warnings");
+    gate.step("documentation", minutes(10), documentation)?;
+    run_tests(gate, &all)
+}
+
+/// Lints and tests of builds without the mpi engine, and the examples in the documentation.
+///
+/// These steps come first: the builds of `outlast` with and without the mpi engine have a single
+/// place in the target folder, and later tests need the former.
+fn check_without_mpi(gate: &mut Gate) -> anyhow::Result<()> {
+    let library = ["--package", "outlast", "--lib", "--test", "shm"];
+    gate.step("lints of the library alone", minutes(10), clippy(&library))?;
+    gate.step("lints of the command alone", minutes(10), clippy(&["--package", "outlast-cli"]))?;
+    let step = |only: &[&str]| {
+        let mut command = cargo(&["test", "--features", FEATURES]);
+        for package in ["outlast", "outlast-c", "outlast-cli", "outlast-conformance"] {
+            command.arg("--config").arg(format!("profile.test.package.{package}.opt-level=0"));
+        }
+        command.args(only);
+        command
+    };
+    // A filter selects nothing in the binary that does not have it.
+    let tests = ["--package", "outlast", "--package", "outlast-cli"];
+    let only = ["--test", "shm", "--test", "reports", "--", "engine_choice::", "the_demo_refuses"];
+    gate.step("tests without mpi", minutes(15), step(&[&tests[..], &only].concat()))?;
+    let examples = step(&["--workspace", "--doc"]);
+    gate.step("examples in the documentation", minutes(10), examples)
+}
+
+/// Compiles the workspace with the oldest compiler that `rust-version` claims to be enough, unless
+/// this is the compiler of the other steps.
+fn check_rust_version(gate: &mut Gate) -> anyhow::Result<()> {
+    let manifest = std::fs::read_to_string(workspace().join("Cargo.toml"))?;
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
+        .context("Cargo.toml has no rust-version")?;
+    let output_of = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).current_dir(workspace()).output();
+        output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    if output_of("rustc", &["--version"]).starts_with(&format!("rustc {version}.")) {
+        println!("=== Rust {version}, the oldest that is claimed, compiles the other steps");
+        return Ok(());
+    }
+    let toolchain = format!("{version}.0");
+    if !output_of("rustup", &["toolchain", "list"]).contains(&toolchain) {
+        println!("=== Rust {version}: left out; type: rustup toolchain install {toolchain}");
+        return Ok(());
+    }
+    let mut check = Command::new("rustup");
+    check.args(["run", &toolchain, "cargo", "check", "--workspace", "--features", FEATURES]);
+    check.current_dir(workspace());
+    gate.step(&format!("check with Rust {version}"), minutes(15), check)
+}
+
+fn run_tests(gate: &mut Gate, selection: &[&str]) -> anyhow::Result<()> {
+    let build = [&["test", "--no-run"], selection].concat();
+    gate.step("build of the tests", minutes(20), cargo(&build))?;
+    let binaries = test_binaries(&build)?;
+    let (with_mpi, without): (Vec<_>, Vec<_>) =
+        binaries.iter().partition(|binary| binary.needs_mpi());
+    ensure!(!with_mpi.is_empty() && !without.is_empty(), "cargo built no test binaries");
+    for binary in without {
+        let mut command = binary.command();
+        command.envs(WITHOUT_UCX);
+        gate.step(&format!("tests: {binary}"), minutes(20), command)?;
+    }
+    for binary in &with_mpi {
+        gate.step(&format!("tests: {binary}"), minutes(20), binary.command())?;
+    }
+    run_on_three_hosts(gate, &with_mpi)
+}
+
+/// The tests of windows and snapshots, and the scenarios of the engine, with two members on each of
+/// three hosts.
+fn run_on_three_hosts(gate: &mut Gate, with_mpi: &[&TestBinary]) -> anyhow::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    if std::fs::metadata("/proc/self").map_or(0, |process| process.uid()) != 0 {
+        println!("=== three hosts: left out, as making hosts of this machine needs root");
+        return Ok(());
+    }
+    let programs = target_folder().join("debug");
+    let on_hosts = |program: &Path| {
+        let mut command = Command::new(programs.join("outlast"));
+        command.args(["hosts", "3", "--"]).arg(program).current_dir(workspace());
+        command
+    };
+    let is_engine = |binary: &&&TestBinary| binary.package == "outlast" && binary.name == "mpi";
+    let engine = with_mpi.iter().find(is_engine).context("outlast has no tests named mpi")?;
+    let mut tests = on_hosts(&engine.executable);
+    tests.args(["window::", "snapshot::"]).current_dir(&engine.folder);
+    gate.step("windows and snapshots on three hosts", minutes(10), tests)?;
+    let mut conformance = on_hosts(&programs.join("outlast-conformance"));
+    conformance.args(["mpi", "--seeds", "1..2", "--path", "nodes"]);
+    conformance.arg("--mpirun").arg(workspace().join("target/mpi/bin/mpirun"));
+    gate.step("conformance on three hosts", minutes(10), conformance)
+}
+
+/// What a release needs and a change does not: the contents of the packages, and the licenses and
+/// known defects of the dependencies where `cargo deny` is installed.
+fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
+    for package in PUBLISHED {
+        let list = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
+        gate.step(&format!("contents of the package {package}"), minutes(2), list)?;
+    }
+    let deny = cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success());
+    if !deny {
+        println!("=== licenses: left out; type: cargo install --locked cargo-deny");
+        return Ok(());
+    }
+    gate.step("licenses and known defects", minutes(5), cargo(&["deny", "check"]))
+}
+
+/// A test binary that cargo has built.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TestBinary {
+    package: String,
+    /// The name of the library, program or integration test that it tests.
+    name: String,
+    /// The folder of the package, in which cargo runs its tests.
+    folder: PathBuf,
+    executable: PathBuf,
+}
+
+impl TestBinary {
+    /// Reads a message of cargo; `None` if it does not tell of a test binary.
+    fn of_message(message: &Value) -> Option<TestBinary> {
+        if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+            return None;
+        }
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+        let name = message["target"]["name"].as_str()?.to_string();
+        Some(TestBinary {
+            package: folder.file_name()?.to_string_lossy().into_owned(),
+            name,
+            folder: folder.to_path_buf(),
+            executable: message["executable"].as_str()?.into(),
+        })
+    }
+
+    /// Whether the tests are of MPI: `mpi`, or a name that begins or ends with it.
+    fn needs_mpi(&self) -> bool {
+        self.name.split('_').any(|word| word == "mpi") && self.name != "outlast_mpi_sys"
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+    }
+}
+
+impl std::fmt::Display for TestBinary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.package, self.name)
+    }
+}
+
+/// The test binaries that a `cargo test --no-run` has built.
+fn test_binaries(build: &[&str]) -> anyhow::Result<Vec<TestBinary>> {
+    let output = cargo(build)
+        .args(["--quiet", "--message-format=json"])
+        .output()
+        .context("asking cargo for the test binaries")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let mut binaries = Vec::new();
+    for line in lines {
+        let message = serde_json::from_slice(line).context("a message of cargo is not JSON")?;
+        binaries.extend(TestBinary::of_message(&message));
+    }
+    binaries.sort();
+    Ok(binaries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn message(name: &str) -> Value {
+        json!({
+            "reason": "compiler-artifact",
+            "manifest_path": "/w/crates/outlast/Cargo.toml",
+            "target": { "kind": ["test"], "name": name },
+            "profile": { "test": true },
+            "executable": format!("/w/target/debug/deps/{name}-1"),
+        })
+    }
+
+    #[test]
+    fn test_binaries_are_read_from_messages_of_cargo() {
+        let binary = TestBinary::of_message(&message("shm")).expect("a test binary");
+        assert_eq!(binary.to_string(), "outlast shm");
+        assert_eq!(binary.folder, Path::new("/w/crates/outlast"));
+        let mut program = message("outlast");
+        program["profile"]["test"] = false.into();
+        assert_eq!(TestBinary::of_message(&program), None);
+        assert_eq!(TestBinary::of_message(&json!({ "reason": "build-finished" })), None);
+    }
+
+    #[test]
+    fn tests_of_mpi_are_told_by_their_names() {
+        let needs_mpi =
+            |name| TestBinary::of_message(&message(name)).expect("a test binary").needs_mpi();
+        assert!(needs_mpi("mpi") && needs_mpi("mpi_guest"));
+        assert!(!needs_mpi("shm") && !needs_mpi("outlast") && !needs_mpi("outlast_mpi_sys"));
+    }
+}
