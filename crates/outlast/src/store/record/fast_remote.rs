@@ -36,8 +36,10 @@ use crate::store::value::Version;
 const PARTS_MAX: usize = 8;
 
 impl<'a> RecordOp<'a> {
-    /// Puts a value with a cached location. `None` if the location of a replica is not cached; then
-    /// nothing has happened.
+    /// Puts a value with a cached location. `None` if the slow path must be taken: all members map
+    /// the memory, writes are frozen, or the location of a replica is not cached. Then nothing has
+    /// happened. If a replica finds that the location is not valid any more, the location is
+    /// dropped, and the call starts over on the slow path.
     pub(in crate::store) fn put_cached_remote(
         &mut self,
         key: &KeyRef<'_>,

@@ -90,7 +90,8 @@ impl<'a> RecordOp<'a> {
         self.conclude(config, key, predecessor, new_version, (head, None), Ok(1 << config.primary))
     }
 
-    /// Records that the primary's head word names the new version, in `head`.
+    /// Records that the new version is published: the content of the primary's head word is `head`
+    /// now.
     pub(in crate::store) fn record_published(
         &self,
         config: &Configuration,

@@ -140,8 +140,8 @@ impl<'m> Predecessor<'m> {
         self.head.offset().zip(self.block)
     }
 
-    /// A predecessor of which only the head word is known. The caller retires the block that it
-    /// names.
+    /// A predecessor of which only the head word is known. The write does not retire the block that
+    /// it names.
     pub(in crate::store) fn unknown(head: Head) -> Predecessor<'static> {
         Predecessor { word: 0, head, block: None, cached: None, is_cached: false }
     }
@@ -437,8 +437,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// *confirm*: the view has changed during the write; finds out whether the version happened.
-    /// `Again` if it did not.
+    /// *confirm*: finds out whether the version happened, after the view has changed during the
+    /// write or a replica had no room. `Again` if it did not happen.
     #[cold]
     pub(in crate::store) fn confirm(
         &mut self,
