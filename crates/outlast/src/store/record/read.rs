@@ -1,6 +1,8 @@
 //! Reading a record: the protocol page below, on the slow path and over a network. `fast_mapped.rs`
 //! has the read where all members map the memory.
 
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/reading.md"))]
+
 use crate::engine::mapped::Directly;
 use crate::engine::{COMPOUND_LEN_MAX, Done, MemberId, Operation};
 use crate::store::error::{StoreError, StoreResult};

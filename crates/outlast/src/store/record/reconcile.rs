@@ -1,5 +1,7 @@
 //! Reconciling a record: the first access under a new configuration, or to an unfinished version.
 
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/reconciling.md"))]
+
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};

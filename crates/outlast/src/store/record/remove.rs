@@ -7,6 +7,8 @@
 //! at a time. It reports the marked buckets to their replicas, and each replica unlinks the marked
 //! nodes from its own index (*unlink*).
 
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/deleting.md"))]
+
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};

@@ -1,5 +1,7 @@
 //! Waiting for a change: the waiter word of a partition, and ringing its members.
 
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/waiting.md"))]
+
 use crate::engine::MemberId;
 use crate::store::error::StoreResult;
 use crate::store::operation::error::OpResult;
