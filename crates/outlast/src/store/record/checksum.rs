@@ -174,7 +174,7 @@ mod tests {
 
     /// A change of any bit of the key, the header or the value changes the checksum.
     #[test]
-    fn every_bit_counts() {
+    fn every_bit_changes_the_checksum() {
         let block = Block {
             counter: 7,
             writer: MemberId(5),

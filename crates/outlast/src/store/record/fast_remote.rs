@@ -384,7 +384,7 @@ mod tests {
     /// activity waits for the value any more, so it may never be sent. Then no head word may name
     /// its block, neither there nor at the primary.
     #[test]
-    fn a_value_that_was_not_sent_is_not_published() {
+    fn a_value_that_was_not_sent_is_never_published() {
         const LEN: usize = 20_000;
         for seed in 0..40 {
             run(seed, 2, move |job, store| {
@@ -415,7 +415,7 @@ mod tests {
     /// again there and caches the new removal count, so that the put after it takes a single
     /// message again.
     #[test]
-    fn a_handle_takes_note_of_removals_at_other_replicas() {
+    fn a_handle_detects_removals_at_other_replicas() {
         for seed in 0..5 {
             run(seed, 2, |job, store| {
                 let with_replicas = |wanted: [u32; 2]| {
@@ -449,7 +449,7 @@ mod tests {
     /// Two replicas are stopped, and the call still ends at its time limit: when the version is
     /// published, and when the cached location is out of date while a large value is on its way.
     #[test]
-    fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
+    fn a_put_to_several_stopped_replicas_ends_at_its_time_limit() {
         for (seed, len, is_known) in
             [(0, 8, true), (1, 20_000, true), (2, 20_000, false), (3, 8, true), (4, 20_000, false)]
         {
@@ -482,7 +482,7 @@ mod tests {
     /// A member dies while a large value is on its way to two stopped replicas. Later requests are
     /// refused by this member, and not by the replicas, and the call still ends at its time limit.
     #[test]
-    fn a_death_makes_no_put_to_several_stopped_homes_longer() {
+    fn a_death_delays_no_put_to_several_stopped_replicas() {
         let noticed = Duration::from_micros(60);
         for seed in 0..200 {
             let mut options = SimOptions::new(5, seed);
@@ -517,13 +517,13 @@ mod tests {
     }
 
     /// The blocks that this member keeps at all replicas except the stopped replica.
-    fn at_hand(store: &Store, stopped: MemberId) -> BTreeSet<(MemberId, u64)> {
+    fn kept_blocks(store: &Store, stopped: MemberId) -> BTreeSet<(MemberId, u64)> {
         store.state.known_blocks().into_iter().filter(|(replica, _)| *replica != stopped).collect()
     }
 
     /// Waits until each of these blocks is kept by this member again, was given back to its
     /// replica, or holds the key's value there.
-    fn expect_had_again(
+    fn expect_blocks_kept(
         job: &Job,
         store: &Store,
         key: &str,
@@ -545,7 +545,7 @@ mod tests {
         };
         let until = job.now().after(Duration::from_secs(1));
         loop {
-            let now = at_hand(store, stopped);
+            let now = kept_blocks(store, stopped);
             let gone = predecessor.difference(&now);
             let forgotten: Vec<_> = gone.filter(|at| !is_given_back(at) && !is_named(at)).collect();
             if forgotten.is_empty() {
@@ -559,7 +559,7 @@ mod tests {
     /// A replica is stopped, and the magazine has no block there, or no location is cached. The
     /// blocks that were taken at the other replicas are kept.
     #[test]
-    fn a_put_to_a_stopped_home_forgets_no_blocks_at_others() {
+    fn a_put_to_a_stopped_replica_keeps_its_blocks_at_other_replicas() {
         for (seed, len, is_known) in
             [(0, 8, true), (1, 20_000, true), (2, 8, false), (3, 20_000, false), (4, 8, false)]
         {
@@ -587,11 +587,11 @@ mod tests {
                     drop(op);
                     job.sleep(Duration::from_millis(1));
                 }
-                let predecessor = at_hand(store, stopped);
+                let predecessor = kept_blocks(store, stopped);
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 for _ in 0..5 {
                     assert_eq!(expect_timeout(put()), stopped);
-                    expect_had_again(job, store, &key, stopped, &predecessor);
+                    expect_blocks_kept(job, store, &key, stopped, &predecessor);
                 }
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             });
@@ -600,7 +600,7 @@ mod tests {
 
     /// The primary is stopped: the blocks that were taken at the other replicas are kept.
     #[test]
-    fn a_put_that_was_not_answered_forgets_no_blocks_at_other_replicas() {
+    fn a_put_to_a_stopped_primary_keeps_its_blocks_at_other_replicas() {
         for (seed, len) in [(0, 8), (1, 20_000), (2, 8), (3, 20_000)] {
             run(seed, 3, move |job, store| {
                 let stopped = MemberId(0);
@@ -609,10 +609,10 @@ mod tests {
                 for _ in 0..40 {
                     slot.put(&vec![1; len]).expect("put");
                 }
-                let predecessor = at_hand(store, stopped);
+                let predecessor = kept_blocks(store, stopped);
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
-                assert_eq!(at_hand(store, stopped), predecessor);
+                assert_eq!(kept_blocks(store, stopped), predecessor);
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             });
         }

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_told_from_other_values() {
+    fn a_claim_is_told_from_other_values() {
         let claim = Claim { holder: MemberId(4095), nonce: u64::MAX - 1 };
         let bytes = claim.encode();
         assert_eq!(Claim::decode(&bytes), Ok(claim));

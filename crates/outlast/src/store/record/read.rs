@@ -269,7 +269,7 @@ mod tests {
     /// was.
     #[cfg(feature = "sim")]
     #[test]
-    fn a_read_by_what_is_remembered_believes_no_version_that_may_be_unfinished() {
+    fn a_read_with_a_cached_location_returns_no_unfinished_version() {
         use crate::engine::sim::{self, Link, Options as SimOptions};
         use crate::store::{Expect, Options, Store};
         let options = SimOptions::new(3, 5).link(Link::Network);
