@@ -1,6 +1,9 @@
 //! Reconciling a record: the first access under a new configuration, or to an unfinished version.
 
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/reconciling.md"))]
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/reconciling.md")
+)]
 
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
