@@ -10,17 +10,17 @@ use crate::store::segment::layout::{
 };
 use crate::store::steps;
 
-/// No counter of a version comes near to this.
+/// No version counter comes near this number. A greater counter in memory is damage.
 pub(in crate::store) const COUNTER_MAX: u64 = 1 << 63;
 
-/// The length of a value from which on it is compared with the length of the segment.
+/// From this length on, the length of a value is compared with the length of the segment.
 const LARGE_LEN: u64 = 1 << 20;
 
-/// Short values are put together with their header.
+/// The longest value that is put together with its header.
 const SHORT_LEN_MAX: usize = 224;
 
-/// What a block is filled with: the header, in one piece with a short value, and the value
-/// otherwise.
+/// The bytes that a block is filled with: the header, in one piece with a short value, or the
+/// header and a longer value apart.
 pub(in crate::store) struct BlockImage<'v> {
     begin: [u8; BLOCK_HEADER_LEN as usize + SHORT_LEN_MAX],
     begin_len: usize,
@@ -28,6 +28,7 @@ pub(in crate::store) struct BlockImage<'v> {
 }
 
 impl<'v> BlockImage<'v> {
+    /// Makes the image of a version.
     #[inline]
     pub(in crate::store) fn new(block: &Block, value: &'v [u8]) -> BlockImage<'v> {
         const HEADER: usize = BLOCK_HEADER_LEN as usize;
@@ -37,18 +38,19 @@ impl<'v> BlockImage<'v> {
             return BlockImage { begin, begin_len: HEADER, rest: value };
         }
         begin[HEADER..HEADER + value.len()].copy_from_slice(value);
-        // Whole words: a part of one would have to be exchanged.
+        // Whole words: writing a part of a word would need an atomic exchange.
         BlockImage { begin, begin_len: (HEADER + value.len()).next_multiple_of(8), rest: &[] }
     }
 
-    /// Where in a block its parts go; the second may be empty.
+    /// The parts of the image and their offsets in the segment, for a block at `offset`. The second
+    /// part may be empty.
     pub(in crate::store) fn places(&self, offset: u64) -> [(u64, &[u8]); 2] {
         let begin = &self.begin[..self.begin_len];
         [(offset, begin), (offset + value_start(self.rest.len() as u64), self.rest)]
     }
 }
 
-/// The size class of a version's block.
+/// The size class of a version's block. Tombstones have a class of their own.
 #[inline]
 pub(in crate::store) fn block_class(block: &Block, replica: MemberId) -> OpResult<usize> {
     if block.is_deleted {
@@ -63,6 +65,7 @@ pub(in crate::store) fn block_class(block: &Block, replica: MemberId) -> OpResul
 }
 
 impl<'a> RecordOp<'a> {
+    /// Reads and checks the header of the block at `offset`.
     pub(in crate::store) fn read_block(&self, replica: MemberId, offset: u64) -> OpResult<Block> {
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         self.get(replica, offset, &mut bytes)?;
@@ -70,7 +73,8 @@ impl<'a> RecordOp<'a> {
         self.check_block(replica, offset, &block).map(|()| block)
     }
 
-    /// What others have written is looked at before anything is made of it.
+    /// Checks the header of a block: other members have written it, and it must be possible before
+    /// the operation relies on it.
     pub(in crate::store) fn check_block(
         &self,
         replica: MemberId,
@@ -80,7 +84,9 @@ impl<'a> RecordOp<'a> {
         let is_possible = block.writer.index() < self.store.job.members()
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
-        // Nobody asks for memory for a value that is longer than the segment.
+        // A value that is longer than the segment is damage: the reader would otherwise allocate
+        // memory for it. The length of the segment may take a round trip, so only large values are
+        // compared.
         let is_possible = is_possible
             && (block.len < LARGE_LEN
                 || offset + value_start(block.len) + block.len
@@ -94,12 +100,12 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The counter of the version that a head names; 0 if it names none.
+    /// The version counter of the block that a head word names, 0 if it names none.
     pub(in crate::store) fn counter(&self, replica: MemberId, head: Head) -> OpResult<u64> {
         head.offset().map_or(Ok(0), |offset| self.load(replica, offset))
     }
 
-    /// Fills a block at a replica with a version.
+    /// Takes a block at a replica, fills it with a version and returns its offset.
     pub(in crate::store) fn fill_block(
         &self,
         replica: MemberId,
@@ -113,7 +119,8 @@ impl<'a> RecordOp<'a> {
         self.fill(replica, class, offset, &BlockImage::new(&block, value))
     }
 
-    /// Fills this block.
+    /// Fills the block at `offset` and returns the offset. If that fails, the block is kept for the
+    /// next operation, unless the put timed out and may still write to it.
     #[inline]
     pub(in crate::store) fn fill(
         &self,
@@ -130,8 +137,9 @@ impl<'a> RecordOp<'a> {
         filled.map(|()| offset)
     }
 
-    /// Retires the block that a head named, after it was swapped out: under any view, since nobody
-    /// else does. Whatever fails, it was swapped out all the same.
+    /// Retires the block that a head word named, after the head word was swapped. It does so under
+    /// any view, because no other member retires this block. An error is ignored: the block was
+    /// swapped out in any case.
     pub(in crate::store) fn retire_head(&self, replica: MemberId, head: Head) {
         let Some(offset) = head.offset() else { return };
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
@@ -143,8 +151,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Retires a block that was swapped out, which holds this version: this member is its holder
-    /// from now on.
+    /// Retires a block that was swapped out. `block` is the header of the version that it holds.
+    /// This member becomes the holder of the block.
     #[inline(always)]
     pub(in crate::store) fn retire_block(
         &self,
@@ -156,9 +164,10 @@ impl<'a> RecordOp<'a> {
         let me = holder(self.store.me());
         if block.holder != me {
             let (old, new) = (block.length_word(), Block { holder: me, ..*block }.length_word());
-            // Under any view: nobody else may take it, whatever has happened since. By a swap,
-            // since a request that comes late may find it taken back from its dead holder, whose
-            // word never comes again, and used for another version.
+            // Under any view: only the operation that swapped the block out may take it, whatever
+            // has happened since. By a swap: a request that arrives late may find that the replica
+            // took the block back from its dead holder and reused it for another version. The word
+            // of the dead holder never returns, so the swap then fails.
             if !self.swap_own(replica, offset + BLOCK_HOLDER, old, new)? {
                 return Ok(());
             }

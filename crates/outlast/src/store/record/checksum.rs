@@ -1,10 +1,10 @@
-//! Checksums of values, if [`crate::store::Options::checksums`] asks for them.
+//! Checksums of values, if [`crate::store::Options::checksums`] turns them on.
 //!
-//! A checksum covers the key, the version, the owner and the value, and lies in the block's header.
-//! Whoever reads a value compares it: what something else than the store has written into the
-//! memory, and a block of another key that a damaged index leads to, is [`StoreError::Corrupt`] and
-//! never a value. Copies are made with the checksum as it is, so that damage stays damage, and
-//! repair goes on. Who holds a block is not covered: it changes.
+//! A checksum covers the key, the version, the owner and the value, and lies in the header of the
+//! block. A reader compares it. Memory that another program overwrote, and a block of another key
+//! to which a damaged index leads, are therefore reported as [`StoreError::Corrupt`] and never
+//! returned as a value. A copy of a block keeps its checksum as it is, so that damage stays visible
+//! and repair goes on. The holder of a block is not covered, because it changes.
 
 use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
@@ -14,25 +14,28 @@ use crate::store::record::key::KeyRef;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::layout::{Block, value_start};
 
-/// Odd numbers with about as many ones as zeros.
+/// Odd numbers with about as many set bits as clear bits.
 const FACTORS: [u64; 4] =
     [0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db, 0x8ebc_6af0_9c88_c6e3, 0x5899_65cc_7537_4cc3];
 
-/// The bits of a checksum: what the header has room for.
+/// The bits of a checksum that the header has room for.
 const MASK: u64 = (1 << 48) - 1;
 
+/// The two halves of the 128-bit product, combined by exclusive or.
 #[inline(always)]
 fn fold(left: u64, right: u64) -> u64 {
     let product = u128::from(left) * u128::from(right);
     product as u64 ^ (product >> 64) as u64
 }
 
+/// The word with this index.
 #[inline(always)]
 fn word(bytes: &[u8], index: usize) -> u64 {
     u64::from_ne_bytes(bytes[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
 }
 
-/// A hash of bytes: four multiplications for each 64 of them, which do not wait for each other.
+/// A hash of bytes. It takes four multiplications for every 64 bytes, which do not depend on each
+/// other.
 #[inline]
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let mut lanes = FACTORS.map(|factor| seed ^ factor);
@@ -52,7 +55,7 @@ fn hash(seed: u64, bytes: &[u8]) -> u64 {
     mix(hash)
 }
 
-/// The checksum of a version of the key with this hash.
+/// The checksum of a version of the key with hash `key_hash`.
 #[inline]
 pub(in crate::store) fn checksum(key_hash: u64, block: &Block, value: &[u8]) -> u64 {
     let Block { counter, writer, participant, operation, len, is_deleted, kind, owner, .. } =
@@ -68,7 +71,7 @@ pub(in crate::store) fn checksum(key_hash: u64, block: &Block, value: &[u8]) -> 
 }
 
 impl RecordState {
-    /// The block with its checksum, if checksums are on.
+    /// The header with its checksum, if checksums are on.
     #[inline(always)]
     pub(in crate::store) fn with_checksum(
         &self,
@@ -82,7 +85,7 @@ impl RecordState {
         Block { checksum: checksum(key.hash, &block, value), ..block }
     }
 
-    /// Whether a value is what its checksum says; so it is without checksums.
+    /// Whether a value matches its checksum; always true without checksums.
     #[inline(always)]
     pub(in crate::store) fn is_right(
         &self,
@@ -93,7 +96,7 @@ impl RecordState {
         !self.checksums || checksum(key_hash(), block, value) == block.checksum
     }
 
-    /// The same as an error.
+    /// Returns [`StoreError::Corrupt`] if a value does not match its checksum.
     pub(in crate::store) fn check_value(
         &self,
         key: &[u8],
@@ -111,7 +114,7 @@ impl RecordState {
 }
 
 impl<'a> RecordOp<'a> {
-    /// Copies the value of a key's block, and checks it.
+    /// Copies the value of a key's block into `value` and checks its checksum.
     #[inline]
     pub(in crate::store) fn get_value(
         &self,
@@ -125,7 +128,7 @@ impl<'a> RecordOp<'a> {
         self.store.check_value(key, replica, block, value).map_err(OpError::Fail)
     }
 
-    /// Checks a value of which parts are to be used.
+    /// Checks the checksum of a whole value, for a caller that uses parts of it.
     pub(in crate::store) fn check_whole(
         &self,
         key: &KeyRef<'_>,
@@ -139,8 +142,9 @@ impl<'a> RecordOp<'a> {
         self.get_value(key.key, replica, offset, block, &mut vec![0; block.len as usize])
     }
 
-    /// What a transaction has in its hands lies inside of the block of a version: that one is
-    /// checked, and the part that is seen gets a checksum of its own.
+    /// Gives a checksum to a version that lies inside the value of another version. A provisional
+    /// or restored version contains the versions that readers see. The outer version is checked,
+    /// and the inner version `seen` gets a checksum of its own.
     pub(in crate::store) fn resealed(
         &self,
         key: &KeyRef<'_>,
@@ -168,9 +172,9 @@ mod tests {
     use super::*;
     use crate::store::segment::layout::Kind;
 
-    /// A change of any one bit of the key, the header or the value changes the checksum.
+    /// A change of any bit of the key, the header or the value changes the checksum.
     #[test]
-    fn every_bit_counts() {
+    fn every_bit_changes_the_checksum() {
         let block = Block {
             counter: 7,
             writer: MemberId(5),
@@ -197,7 +201,7 @@ mod tests {
             assert_ne!(right, checksum(1, &Block { owner: MemberId(5), ..block }, &value));
             assert_ne!(right, checksum(1, &Block { len: 201, ..block }, &value));
         }
-        // Zeros at the end are not the same as nothing.
+        // Zeros at the end count.
         assert_ne!(checksum(1, &block, &[0; 64]), checksum(1, &block, &[0; 128]));
     }
 }

@@ -1,28 +1,38 @@
-//! The hot path: a handle writes or reads its key again; and a read by key.
+//! The mapped fast path: a put or get by handle, and a get by key, where all members map the
+//! memory.
 //!
-//! The same steps as in `write.rs`, W1 to W9, for the case that nothing has changed since the
-//! handle wrote the key: no death, no other writer, no record taken out of an index, blocks at
-//! hand. Everything that the handle has_cached is checked inside the operation. Whenever something
-//! is not so, and nothing has been published yet, the ordinary way is taken from the start; after
-//! the publication what is left to do is finished in the ordinary way.
+//! A put executes the steps of docs/protocol/writing.md for the case that nothing has changed since
+//! the handle wrote the key: no death, no other writer, no record unlinked from an index, free
+//! blocks in the magazine. The cached location is validated inside the operation. If a check fails
+//! before *publish*, nothing has happened, and the call starts over on the slow path. If a swap
+//! fails after *publish*, the slow path finishes the version.
 //!
-//! Only on engines whose memory all members map: there an operation either happens or is refused.
-//! The view is checked once, when the operation has begun, and not again before each access to a
-//! replica, so that several of them may come late. That is safe:
+//! The fast path applies only to engines whose memory all members map: there an operation either
+//! happens or is refused. The view is checked once, at the beginning of the operation, and not
+//! again before each access to a replica. So several accesses may take effect after a change of the
+//! view. That is safe:
 //!
-//! - The blocks that are filled are this member's, whatever the view, and are at worst filled in
+//! - The operation fills blocks that this member holds under any view. At worst it fills them in
 //!   vain.
-//! - A swap of a head word (W5, W6) succeeds only where nobody has sealed the record under a newer
-//!   configuration, since that changes the config_number in the word. If all swaps succeeded, then
-//!   every replica that is complete in a newer configuration held the version when it was sealed,
-//!   and the version has happened; when the swaps were made does not enter into this. If some did
-//!   not, the ordinary way finishes, under a view that is checked anew.
-//! - A replica that died meanwhile is swapped in vain, in memory that nobody looks at any more.
-//! - Nodes and blocks that the operation may come to see are not used again while it is under way,
-//!   also not under a newer view: the counts of removals hold for as long as it lasts.
-//! - If this member leaves the job meanwhile, its writes go nowhere: so that is looked at after the
-//!   last one.
-//! - A read counts only if the view is the same afterwards, and this member is still there.
+//! - A swap of a head word (*publish*, *install*) succeeds only where no member has sealed the
+//!   record under a newer configuration, since sealing changes the configuration number in the
+//!   word. If all swaps succeeded, every replica that is complete in a newer configuration held the
+//!   version when it was sealed, and the version has happened. The moment of each swap does not
+//!   matter. If a swap failed, the slow path finishes the version under a view that it checks
+//!   again.
+//! - A swap at a replica that died meanwhile is in vain, in memory that no member reads any more.
+//! - No node and no block that the operation may read is reused while it is in flight, also not
+//!   under a newer view. So the removal counts that it found stay valid until it ends.
+//! - If this member leaves the job meanwhile, its writes go to memory that is no longer shared. So
+//!   the operation checks for the end of the membership after its last write.
+//! - A read counts only if the view is unchanged afterwards and this process is still a member.
+//!
+//! # Orderings
+//! The words of segments are accessed by [`Memory`], with the orderings of the engine
+//! (`engine/shm/mod.rs`): word operations are sequentially consistent, and a block that was put is
+//! complete before the swap that follows it. [`Configuration::buckets`] is loaded with acquire
+//! ordering, against the release store of the thread that found the buckets: an operation that
+//! reads the offset also sees the index behind it.
 
 use crate::engine::MemberId;
 use crate::engine::mapped::{Direct, Memory};
@@ -47,12 +57,12 @@ use crate::store::steps;
 use crate::store::value::Version;
 use std::sync::atomic::Ordering;
 
-/// With more replicas than this the ordinary way is taken.
+/// The greatest number of replicas for the fast path. With more replicas the slow path is taken.
 const FAST_REPLICAS_MAX: usize = 8;
 
 impl RecordState {
-    /// Puts a value by what a handle has_cached; `None` if the ordinary way must be taken, and
-    /// nothing has happened. The operation is over when this returns.
+    /// Puts a value with a cached location. `None` if the slow path must be taken; then nothing has
+    /// happened. The operation has ended when this returns.
     #[inline(always)]
     pub(in crate::store) fn put_mapped<'a, D: Direct<'a>>(
         &'a self,
@@ -67,8 +77,8 @@ impl RecordState {
         }
     }
 
-    /// Copies a value into a buffer, by what a handle has_cached or by a look at the index; `None`
-    /// if the ordinary way must be taken.
+    /// Copies a value into a buffer, with a cached location or by a lookup in the index. `None` if
+    /// the slow path must be taken.
     #[inline(always)]
     pub(in crate::store) fn get_mapped<'a, D: Direct<'a>>(
         &'a self,
@@ -82,6 +92,7 @@ impl RecordState {
 }
 
 impl<'a> RecordOp<'a> {
+    /// The whole put, in blocks: find, take blocks, fill, publish, install, retire, ring.
     #[inline(always)]
     fn put_again<D: Direct<'a>>(
         &mut self,
@@ -91,26 +102,32 @@ impl<'a> RecordOp<'a> {
         value: &[u8],
     ) -> OpResult<Option<Version>> {
         let store = self.store;
+        // ---- Find: *enter*, *find* and *check*. The configuration is known, all its replicas are
+        // ready, no freeze and no closed gate stops the call, and the primary's head word is as the
+        // handle left it.
         let Some(config) = self.known_config(key.partition) else { return Ok(None) };
         steps::enter(steps::Step::WriteFind);
         let (count, primary) = (config.replicas.len(), config.primary);
         let is_known = cached.config_number == config.config_number && !cached.block.is_deleted;
-        // The last one is a hint to the compiler.
         let is_hot = is_known
             && config.are_all_ready()
             && !store.freeze.is_set()
             && store.gate.lets_through(self.epoch);
+        // The last comparison is never true: it only tells the compiler that `primary` is in
+        // bounds.
         if !is_hot || count > FAST_REPLICAS_MAX || primary >= FAST_REPLICAS_MAX {
             return Ok(None);
         }
         let members = &config.replicas.members;
         let Some(first) = direct.reach(members[primary]) else { return Ok(None) };
-        // What happened in a recovery is looked at once.
+        // With sole writers, another handle can have written the key only before the last recovery.
+        // So the first put after a recovery checks the version counter.
         let recoveries = store.sole_writers.then(|| store.gate.recoveries());
         let is_sole = recoveries == Some(cached.recoveries);
         let Some(before) = cached_head(first, primary, cached, is_sole) else {
             return Ok(None);
         };
+        // The header of the new version.
         let me = store.me();
         let block = Block {
             counter: cached.block.counter + 1,
@@ -133,8 +150,8 @@ impl<'a> RecordOp<'a> {
                 Err(_) => return Ok(None),
             }
         };
-        // The rest of W2, and the blocks of W4. All that is loaded is loaded before anything is
-        // put: a load after a put would have to wait for it.
+        // ---- Take blocks: a block at each replica, and the rest of *find*, the removal counts.
+        // All loads come before the first put: a load after a put would have to wait for the put.
         steps::enter(steps::Step::WriteFill);
         let magazine = self.magazine();
         let mut reached = [first; FAST_REPLICAS_MAX];
@@ -145,7 +162,7 @@ impl<'a> RecordOp<'a> {
         while prepared < count {
             let (member, known) = (members[prepared], &cached.at[prepared]);
             let Some(reach) = direct.reach(member) else { break };
-            // It is swapped at the end, and should be at hand by then.
+            // *install* swaps this word at the end, and it should be in the cache by then.
             reach.prefetch(known.word);
             if reach.load(config.roots[prepared] + REMOVALS) != Some([known.removals])
                 || known.word == 0
@@ -155,13 +172,13 @@ impl<'a> RecordOp<'a> {
             let way = magazine.way(member, class);
             let taken = match way.and_then(BlockRing::take) {
                 Some((offset, next)) => {
-                    // Most likely what the next put takes.
+                    // The block that the next put takes, most likely.
                     reach.prefetch(next);
                     reach.prefetch(next + 64);
                     Some(offset)
                 }
                 None => {
-                    // The magazine may be another one afterwards.
+                    // The rings of the magazine may be rearranged afterwards.
                     are_ways_known = false;
                     self.block_elsewhere(member, class)
                 }
@@ -170,7 +187,7 @@ impl<'a> RecordOp<'a> {
             (reached[prepared], ways[prepared], offsets[prepared]) = (reach, way, offset);
             prepared += 1;
         }
-        // W4: what is filled in vain is kept.
+        // ---- Fill: the blocks. Blocks that are filled in vain are kept.
         let (header, start) = (block.words(), value_start(block.len));
         let mut filled = 0;
         while prepared == count && filled < count {
@@ -180,7 +197,7 @@ impl<'a> RecordOp<'a> {
             }
             filled += 1;
         }
-        // W5.
+        // ---- Publish: swap the primary's head word.
         let new = |offset: u64| Head::new(config.config_number, offset);
         let head = new(offsets[primary]);
         steps::enter(steps::Step::WritePublish);
@@ -188,8 +205,8 @@ impl<'a> RecordOp<'a> {
             filled == count && first.swap(cached.at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
             if cfg!(debug_assertions) && store.sole_writers && filled == count {
-                // A reader may have said that it is stable, and a death may have changed the
-                // config_number.
+                // A reader may have set the stable bit, and a death may have changed the
+                // configuration number. Any other change breaks the promise of sole writers.
                 let found = first.load(cached.at[primary].word).map(|[head]| Head(head));
                 let is_other = |found: Head| {
                     found.config_number() == config.config_number
@@ -204,7 +221,8 @@ impl<'a> RecordOp<'a> {
             return Ok(None);
         }
         cached.at[primary].head = before;
-        // W6; W7 has nothing to look for, since all replicas have an index.
+        // ---- Install: swap the head words of the other replicas. *catch_up* has nothing to do,
+        // since all replicas have an index.
         steps::enter(steps::Step::WriteInstall);
         let mut is_done = 1u64 << primary;
         for replica in 0..count {
@@ -216,14 +234,19 @@ impl<'a> RecordOp<'a> {
                 is_done |= 1 << replica;
             }
         }
+        // After the last write: the writes of a process that is no longer a member went to memory
+        // that no other member shares.
         if direct.is_over() {
             return Err(OpError::Fail(StoreError::Closed));
         }
+        // A swap failed, because the head word was sealed, removed or changed by a helper.
         if is_done != (1 << count) - 1 {
             return self
                 .finish_on_slow_path(config, key, cached, before, is_done, &offsets, block, value);
         }
-        // The version has happened. The blocks that it took the place of are this member's.
+        // ---- Retire: the version has happened, and this operation retires the blocks that it
+        // swapped out. A block that this member holds, of the size class of the new block, goes
+        // into the ring that was found above.
         let is_plain = are_ways_known
             && class == cached.class
             && cached.block.holder == block.holder
@@ -244,6 +267,9 @@ impl<'a> RecordOp<'a> {
         if let Some(recoveries) = recoveries {
             cached.recoveries = recoveries;
         }
+        // ---- Ring: the waiters of the partition. The handle leaves the stable bit unset: it knows
+        // that the version is stable, and any other reader reconciles the record, and rings before
+        // it sets the bit.
         let waiters =
             config.roots[primary] + store.layout.partition(key.partition) + PARTITION_WAITERS;
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
@@ -255,7 +281,7 @@ impl<'a> RecordOp<'a> {
         Ok(Some(block.version()))
     }
 
-    /// The view has changed; see [`RecordOp::is_late`].
+    /// The view has changed during the put: confirms the version. See [`RecordOp::is_late`].
     #[cold]
     #[inline(never)]
     fn confirm_after_view_change(
@@ -268,14 +294,15 @@ impl<'a> RecordOp<'a> {
         self.confirm(key, block)
     }
 
-    /// Retires a block that was swapped out, in the ordinary way.
+    /// Retires a block that was swapped out, on the slow path.
     #[cold]
     #[inline(never)]
     fn retire_replaced(&self, replica: MemberId, offset: u64, block: &Block, class: usize) {
         let _ = self.retire_block(replica, offset, block, class);
     }
 
-    /// Keeps blocks that nobody has seen, one for each replica, 0 if there is none.
+    /// Keeps the blocks of a version that was not published, for the next operation. The offsets
+    /// are per replica, 0 for none.
     #[cold]
     #[inline(never)]
     fn keep_all(&self, replicas: &[MemberId], class: usize, offsets: &[u64; FAST_REPLICAS_MAX]) {
@@ -284,14 +311,15 @@ impl<'a> RecordOp<'a> {
         }
     }
 
+    /// Takes a block that the magazine does not have, from the free list or from the replica.
     #[cold]
     #[inline(never)]
     fn block_elsewhere(&self, member: MemberId, class: usize) -> Option<u64> {
         self.take_elsewhere(member, class).ok()
     }
 
-    /// The version is published, and some replica was not as remembered: finishes it in the
-    /// ordinary way.
+    /// The version is published, and a replica was not as cached: finishes the version on the slow
+    /// path.
     #[cold]
     #[inline(never)]
     #[allow(clippy::too_many_arguments, reason = "one call, out of the way of the hot path")]
@@ -325,13 +353,14 @@ impl<'a> RecordOp<'a> {
             }
             Err(OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. })) => {
                 self.keep_unused(config, &new_version);
-                // Not happened: `Again`, and the caller begins anew.
+                // If the version did not happen, this returns `Again`, and the call starts over.
                 self.confirm(key, &block)
             }
             Err(fail) => Err(fail),
         }
     }
 
+    /// The whole get. The value counts only if the epoch at its end is the epoch of the operation.
     #[inline(always)]
     fn get_on_fast_path<D: Direct<'a>>(
         &self,
@@ -358,7 +387,7 @@ impl<'a> RecordOp<'a> {
                 if cached.config_number != config.config_number || known.word == 0 {
                     return None;
                 }
-                // Together with the head word, and not after it.
+                // Together with the head word, and not only after it.
                 if cached.hint != 0 {
                     reach.prefetch(cached.hint);
                     reach.prefetch(cached.hint + 64);
@@ -393,7 +422,7 @@ impl<'a> RecordOp<'a> {
                     return Some(Err(StoreError::BufferTooSmall { needed: block.len, given }));
                 };
                 let is_copied = reach.get(offset + value_start(block.len), target);
-                // Damage is told by the ordinary way.
+                // The slow path reports damage.
                 if !is_copied || !store.is_right(|| key.hash, &block, target) {
                     return None;
                 }
@@ -408,7 +437,7 @@ impl<'a> RecordOp<'a> {
     }
 }
 
-/// The head of a key at the primary, if it is still what the handle has_cached.
+/// The content of the primary's head word, if it still names the cached version.
 #[inline(always)]
 fn cached_head(
     reach: impl Memory,
@@ -422,8 +451,8 @@ fn cached_head(
     if Head(head).stable() != known.head.stable() {
         return None;
     }
-    // A block is used again, and its head looks the same: only the version tells. Who is the only
-    // one to write the key needs not ask.
+    // A block may have been reused for a later version. Its head word then looks as before, and
+    // only the version counter tells. A sole writer needs no check.
     let is_same = || reach.load(offset) == Some([cached.block.counter]);
     if is_sole {
         debug_assert!(
@@ -436,8 +465,9 @@ fn cached_head(
     is_same().then_some(Head(head))
 }
 
-/// The node of a key and its head at the primary, as in `index.rs`, if there is a record; `None` if
-/// the ordinary way must be taken, also because the key is long or its neighbours many.
+/// The node of a key at the primary and the content of its head word, as [`RecordOp::find`] finds
+/// them, if there is a record. `None` if the slow path must be taken, also because the key is long
+/// or its bucket has many nodes.
 #[inline(always)]
 fn find_mapped(
     reach: impl Memory,
@@ -459,7 +489,7 @@ fn find_mapped(
         let word = |offset: u64| words[offset as usize / 8];
         if (word(NODE_WORD) ^ wanted) >> 16 == 0 && is_key(&words[NODE_KEY as usize / 8..], key.key)
         {
-            // A node that is being removed is not the key's record any more.
+            // A node that is being removed is no longer the key's record.
             let head = Head(word(NODE_HEAD));
             return (head != Head::REMOVED).then_some(Some((at, head)));
         }
@@ -468,10 +498,10 @@ fn find_mapped(
     None
 }
 
-/// How many nodes of a bucket are looked at.
+/// The number of nodes of a bucket that the fast path reads.
 const CHAIN_HOT: usize = 16;
 
-/// Whether these words begin with a key.
+/// Whether these words begin with the key.
 #[inline(always)]
 fn is_key(words: &[u64], key: &[u8]) -> bool {
     let parts = key.chunks_exact(8);

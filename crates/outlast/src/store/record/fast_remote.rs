@@ -1,41 +1,19 @@
-//! The hot path over a network: a handle writes its key again, in one message and one answer for
-//! the primary, and then for each other replica at the same time.
+//! The remote fast path: a put with a cached location takes a single round trip to the primary, and
+//! then a single round trip to all other replicas together.
 //!
-//! The same steps as in `write.rs`, for the case that nothing has changed since the handle wrote
-//! the key. What the handle has_cached is not looked at first, but by the replica itself, in a
-//! *series* of operations that goes on only while each of them finds what it expects
-//! (`Engine::start_compound`). In this order, as in the ordinary way:
+//! A put executes the steps of docs/protocol/writing.md for the case that nothing has changed since
+//! the handle wrote the key. The cached location is not read and compared first. Each replica
+//! validates it, in a *compound operation*: a list of steps that the target executes in order and
+//! that stops at the first word that is not as expected
+//! ([`crate::engine::Engine::start_compound`]). The page's section "Cached locations and the fast
+//! paths" has the tables of these steps at the primary and at the other replicas, with the reason
+//! for each and for their order, and says what a large value, a failed check, a death and a change
+//! of the view do.
 //!
-//! | at the primary | why |
-//! |---|---|
-//! | the count of removals is as it was | the record is where it was, and stays there while this operation is under way |
-//! | the head is as it was | it names the block that is looked at next, and while it did so no other version was there |
-//! | the counter in the block is as it was | the block was not used again before this operation began, and is not while it lasts |
-//! | put the block (W4) | |
-//! | swap the head (W5) | |
-//! | load who waits for a change | after the swap: who enters itself later looks at the key later, and finds the version |
-//!
-//! The look at the head must come before that at the counter: a block that was freed before this
-//! operation began still has its old counter until somebody fills it again, and a head could name
-//! it by the time of the swap.
-//!
-//! | at each other replica, once the primary has it | why |
-//! |---|---|
-//! | put the block (W4) | only the head of this very replica is to name it: it may be filled after W5 |
-//! | the count of removals is as it was | |
-//! | swap the head from what the handle left there (W6) | the primary's chain had no other version in between |
-//!
-//! A large value does not fit into a series: it is put before it, and not waited for, since
-//! operations on one target take effect in order. But what nobody wants any more may never be sent,
-//! and the series behind it would be all the same: so the answer to the series is waited for first,
-//! and the put is not forgotten before it.
-//!
-//! A series that stops before W5 has published nothing: the handle forgets what it remembered, and
-//! the ordinary way is taken. One that stops before W6 leaves that replica to the ordinary way. Who
-//! dies leaves what it would leave there: a block that nobody names, or a version that whoever
-//! meets it finishes. A series is refused as a whole if the replica's view is newer; if the view
-//! changes in its middle, its swap succeeds only where nobody has sealed the record under the newer
-//! configuration, as in `hot.rs`.
+//! In short: a compound operation that stops before *publish* has published nothing, and the call
+//! continues on the slow path. If it stops before *install*, the slow path installs the version at
+//! that replica. If the view changes in its middle, its swap succeeds only where no member has
+//! sealed the record under the newer configuration, as in `fast_mapped.rs`.
 
 use crate::engine::{COMPOUND_LEN_MAX, COMPOUND_STEP_LEN, CompoundStep, Done, Operation, Pending};
 use crate::store::error::StoreError;
@@ -53,18 +31,22 @@ use crate::store::segment::layout::{PARTITION_WAITERS, REMOVALS};
 use crate::store::steps;
 use crate::store::value::Version;
 
-/// The most parts of a series beside its puts.
+/// The greatest number of steps of a compound operation. [`Fills::start`] reserves the space of
+/// their headers.
 const PARTS_MAX: usize = 8;
 
 impl<'a> RecordOp<'a> {
-    /// Puts a value by what a handle has_cached, if it knows where everybody has it.
+    /// Puts a value with a cached location. `None` if the slow path must be taken: all members map
+    /// the memory, writes are frozen, or the location of a replica is not cached. Then nothing has
+    /// happened. If a replica finds that the location is not valid any more, the location is
+    /// dropped, and the call starts over on the slow path.
     pub(in crate::store) fn put_cached_remote(
         &mut self,
         key: &KeyRef<'_>,
         cached: &mut CachedLocation,
         value: &[u8],
     ) -> OpResult<Option<Version>> {
-        // The ordinary way says what is to be waited for.
+        // The slow path waits for the end of a freeze.
         if self.store.job.is_mapped() || self.store.freeze.is_set() {
             return Ok(None);
         }
@@ -82,7 +64,8 @@ impl<'a> RecordOp<'a> {
         self.replace(config, key, Predecessor::assumed(config, cached), value, shape)
     }
 
-    /// W2 to W8; whether it was published. See the module's tables.
+    /// The steps from *fill* to *mark_stable*, by compound operations; whether the version was
+    /// published.
     pub(in crate::store) fn publish_compound(
         &self,
         config: &Configuration,
@@ -94,7 +77,7 @@ impl<'a> RecordOp<'a> {
         for (replica, &member) in config.replicas.iter().enumerate() {
             match self.take_block(member, new_version.class) {
                 Ok(offset) => new_version.offsets[replica] = offset,
-                // Whether it may be left out is decided in the ordinary way.
+                // The slow path decides whether the replica may be skipped.
                 Err(OpError::Fail(StoreError::OutOfMemory { .. })) => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -104,16 +87,16 @@ impl<'a> RecordOp<'a> {
         let mut published =
             self.publish_cached_remote(config, key, predecessor, new_version, &image, &mut fills);
         if let Err(OpError::Fail(_)) = &published {
-            // What was not answered may still land.
+            // A request without an answer may still execute: the block at the primary is given up.
             new_version.offsets[config.primary] = 0;
         }
         if !matches!(&published, Ok(Some(_))) {
-            // The blocks are kept for something else, so nothing may be on its way to them.
+            // The blocks are kept for other versions, so no put to them may be in flight.
             for replica in 0..config.replicas.len() {
                 if new_version.offsets[replica] == 0 {
                     continue;
                 }
-                // Otherwise the time of the call is over.
+                // After an error the time limit of the call is over.
                 let is_patient = !matches!(&published, Err(OpError::Fail(_)));
                 if let Err(OpError::Fail(error)) = fills.wait(self, replica, is_patient) {
                     new_version.offsets[replica] = 0;
@@ -130,7 +113,8 @@ impl<'a> RecordOp<'a> {
         self.conclude(config, key, predecessor, new_version, (head, Some(waiters)), is_done)
     }
 
-    /// W3 to W5 at the primary; the new head and who waits for a change, if it was as remembered.
+    /// *check*, *fill* and *publish* at the primary. Returns the new head word and the waiter word,
+    /// or `None` if the primary was not as cached.
     fn publish_cached_remote(
         &self,
         config: &Configuration,
@@ -173,7 +157,8 @@ impl<'a> RecordOp<'a> {
             if done == parts.len() {
                 return Ok(Some((new, word)));
             }
-            // Somebody has looked, and has marked it as stable: the handle knows that it is.
+            // A reader has reconciled the record and set the stable bit. The handle knows that the
+            // version is stable, and tries again with the new head word.
             let is_marked = done == 1
                 && Head(word) == predecessor.head.stable()
                 && Head(word) != predecessor.head;
@@ -184,8 +169,9 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W6 at the other replicas: a bit for each one that holds the version now. The others are
-    /// looked up by the handle the next time, and the blocks that they were to have are filled.
+    /// *fill* and *install* at the other replicas. Returns a bit for each replica that holds the
+    /// version now. The slow path installs the version at the remaining replicas, in the blocks
+    /// that were filled for them here, and the handle looks their records up at its next put.
     fn install_cached_remote(
         &self,
         config: &Configuration,
@@ -219,21 +205,22 @@ impl<'a> RecordOp<'a> {
         for (replica, started) in started.into_iter().enumerate() {
             let Some((series, len)) = started else { continue };
             let (member, at) = (config.replicas[replica], &mut cached.at[replica]);
-            // All were started together: when one is late, so are those that are not answered by
-            // then.
+            // All requests were started together. After a timeout, the requests that have no answer
+            // by then have timed out, too.
             let is_patient = !matches!(is_done, Err(OpError::Fail(_)));
             let answer = match self.await_compound(series, is_patient) {
-                // The block is not used for anything else, whatever is on its way to it.
+                // The block is given up below, so a put to it may stay in flight.
                 Err(OpError::Fail(error)) => Err(OpError::Fail(error)),
-                // One that was refused here, since the view has changed, says nothing of the value
-                // before it, which is late if others are.
+                // A compound operation that this member refused after a change of the view says
+                // nothing about the put of the value before it. That put has timed out if other
+                // requests have.
                 answer => fills.wait(self, replica, is_patient).and(answer),
             };
             match answer {
                 Ok((done, _)) if done == len => {
                     let offset = std::mem::take(&mut new_version.offsets[replica]);
                     if let Some(old) = at.head.offset() {
-                        // It was swapped out, whatever becomes of the rest.
+                        // The block was swapped out, whatever else fails.
                         let _ = self.retire_block(member, old, block, cached.class);
                     }
                     at.head = Head::new(config.config_number, offset);
@@ -242,16 +229,16 @@ impl<'a> RecordOp<'a> {
                 Ok((done, word)) => {
                     at.word = 0;
                     if done + 2 == len {
-                        // Records were taken out there. This count comes before the record is
-                        // looked up anew.
+                        // The replica has unlinked records. This removal count was loaded before
+                        // the record is looked up again, so a later removal is detected.
                         at.removals = word;
                     }
                 }
-                // The view has changed, and nobody has seen the block.
+                // The view has changed, and no other member has seen the block.
                 Err(OpError::Again) if is_done.is_ok() => is_done = Err(OpError::Again),
                 Err(OpError::Again) => {}
                 Err(fail) => {
-                    // What was not answered may still land.
+                    // A request without an answer may still execute: the block is given up.
                     new_version.offsets[replica] = 0;
                     is_done = Err(fail);
                 }
@@ -260,7 +247,8 @@ impl<'a> RecordOp<'a> {
         is_done
     }
 
-    /// How many parts of a series were done, and the last word that was found.
+    /// The number of steps of a compound operation that were executed, and the last word that was
+    /// loaded.
     fn await_compound(&self, series: Pending, is_patient: bool) -> OpResult<(usize, u64)> {
         match self.await_answer(series, is_patient)? {
             Done::Compound { done, word } => Ok((done, word)),
@@ -269,13 +257,17 @@ impl<'a> RecordOp<'a> {
     }
 }
 
-/// What is on its way to the blocks of a new_version: values that the series do not take along.
+/// The puts of values that are too large for a compound operation.
 struct Fills {
+    /// Whether the value is a part of the compound operations.
     is_short: bool,
+    /// The put of the value at each replica.
     pending: [Option<Pending>; REPLICA_LIST_MAX],
 }
 
 impl Fills {
+    /// Starts the puts of a large value at all replicas, without waiting: the compound operations
+    /// come behind them, and the operations of an activity on a target take effect in order.
     fn start(
         op: &RecordOp<'_>,
         config: &Configuration,
@@ -292,7 +284,7 @@ impl Fills {
         Fills { is_short, pending }
     }
 
-    /// The parts of a series that fill a block.
+    /// The steps of a compound operation that fill a block.
     fn parts<'c>(
         &self,
         image: &'c BlockImage<'_>,
@@ -304,8 +296,9 @@ impl Fills {
         places.map(|(offset, data)| CompoundStep::Put { offset, data })
     }
 
-    /// Waits until the block of a replica is filled; only when no series behind that is wanted any
-    /// more.
+    /// Waits until the block of a replica is filled. Only after the compound operation behind the
+    /// put was answered, or if none follows: a request that its caller gave up may never be sent,
+    /// while the compound operation behind it would still be sent.
     fn wait(&mut self, op: &RecordOp<'_>, replica: usize, is_patient: bool) -> OpResult<()> {
         self.pending[replica]
             .take()
@@ -332,16 +325,17 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    /// The one who puts.
+    /// The member that puts.
     const WRITER: MemberId = MemberId(3);
     const LIMIT: Duration = Duration::from_millis(200);
 
-    /// Runs four members over a network: one does this, and the others are its replicas meanwhile.
+    /// Runs four members over a network. The writer executes `write`, and the other members are its
+    /// replicas meanwhile.
     fn run(seed: u64, replicas: usize, write: impl Fn(&Job, &Store) + 'static) {
         run_with(SimOptions::new(4, seed), replicas, write);
     }
 
-    /// The same with these options.
+    /// Runs members with these options over a network, as [`run`] does.
     fn run_with(options: SimOptions, replicas: usize, write: impl Fn(&Job, &Store) + 'static) {
         let is_over = Rc::new(Cell::new(false));
         let mut options = options.link(Link::Network);
@@ -361,14 +355,14 @@ mod tests {
         .expect_ok();
     }
 
-    /// The replicas of a key.
+    /// Calls `look` with the configuration of a key.
     fn with_config<T>(store: &Store, key: &str, look: impl Fn(&Configuration) -> T) -> T {
         let op = RecordOp::begin(&store.state).expect("begun");
         let key = store.state.key_ref(key.as_bytes()).expect("a key");
         look(op.config(key.partition).expect("replicas"))
     }
 
-    /// A key with such replicas, the writer not among them.
+    /// A key with a wanted configuration that does not contain the writer.
     fn key_where(store: &Store, is_wanted: impl Fn(&Configuration) -> bool) -> String {
         let is_there = |key: &String| {
             with_config(store, key, |config| {
@@ -381,25 +375,26 @@ mod tests {
             .expect("a key with such replicas")
     }
 
+    /// The primary of a configuration.
     fn primary(config: &Configuration) -> MemberId {
         config.replicas[config.primary]
     }
 
-    /// A large value is on its way to a replica that is stopped, and its put ends with a timeout.
-    /// Nobody waits for the value any more, so that it may never be sent: then no head comes to
-    /// name its block, there or at the primary.
+    /// A large value is on its way to a stopped replica, and its put ends with a timeout. No
+    /// activity waits for the value any more, so it may never be sent. Then no head word may name
+    /// its block, neither there nor at the primary.
     #[test]
-    fn a_value_that_was_not_sent_is_not_published() {
+    fn a_value_that_was_not_sent_is_never_published() {
         const LEN: usize = 20_000;
         for seed in 0..40 {
             run(seed, 2, move |job, store| {
-                // The primary, or the other replica, is stopped.
+                // The primary or the other replica is stopped, by turns.
                 let (stopped, is_primary) = (MemberId(0), seed % 2 == 0);
                 let key = key_where(store, |config| {
                     config.replicas.contains(&stopped) && (primary(config) == stopped) == is_primary
                 });
                 let slot = store.handle(key.as_bytes()).expect("a slot");
-                // Until there are blocks at hand.
+                // Until the magazine has blocks.
                 for value in 1..40 {
                     slot.put(&[value; LEN]).expect("put");
                 }
@@ -416,10 +411,11 @@ mod tests {
         }
     }
 
-    /// Another key's record is taken out of the index of the second replica: the next put looks its
-    /// own up anew there, and the one after it is one message again.
+    /// The second replica unlinks the record of another key. The next put looks its own record up
+    /// again there and caches the new removal count, so that the put after it takes a single
+    /// message again.
     #[test]
-    fn a_handle_takes_note_of_removals_at_other_replicas() {
+    fn a_handle_detects_removals_at_other_replicas() {
         for seed in 0..5 {
             run(seed, 2, |job, store| {
                 let with_replicas = |wanted: [u32; 2]| {
@@ -450,11 +446,10 @@ mod tests {
         }
     }
 
-    /// Two replicas are stopped, and the call ends at its time limit all the same: when the version
-    /// is published, and when the handle finds that it is not up to date while a large value is on
-    /// its way.
+    /// Two replicas are stopped, and the call still ends at its time limit: when the version is
+    /// published, and when the cached location is out of date while a large value is on its way.
     #[test]
-    fn a_put_to_several_stopped_homes_takes_no_longer_than_to_one() {
+    fn a_put_to_several_stopped_replicas_ends_at_its_time_limit() {
         for (seed, len, is_known) in
             [(0, 8, true), (1, 20_000, true), (2, 20_000, false), (3, 8, true), (4, 20_000, false)]
         {
@@ -484,11 +479,10 @@ mod tests {
         }
     }
 
-    /// A member dies while a large value is on its way to two replicas that are stopped: what comes
-    /// after that is refused here, and not at the replicas, and the call ends at its time limit all
-    /// the same.
+    /// A member dies while a large value is on its way to two stopped replicas. Later requests are
+    /// refused by this member, and not by the replicas, and the call still ends at its time limit.
     #[test]
-    fn a_death_makes_no_put_to_several_stopped_homes_longer() {
+    fn a_death_delays_no_put_to_several_stopped_replicas() {
         let noticed = Duration::from_micros(60);
         for seed in 0..200 {
             let mut options = SimOptions::new(5, seed);
@@ -507,7 +501,7 @@ mod tests {
                     .iter()
                     .for_each(|&member| job.inject(Fault::Stop(member)).expect("a fault"));
                 job.inject(Fault::Kill(dies)).expect("a fault");
-                // A little before it is noticed.
+                // A little before the death is detected.
                 job.sleep(noticed - Duration::from_nanos(10_000 - seed * 50));
                 let began = job.now();
                 let _ = slot.put(&[2; 20_000]);
@@ -522,14 +516,14 @@ mod tests {
         }
     }
 
-    /// The blocks that this member has at hand at all replicas but one.
-    fn at_hand(store: &Store, stopped: MemberId) -> BTreeSet<(MemberId, u64)> {
+    /// The blocks that this member keeps at all replicas except the stopped replica.
+    fn kept_blocks(store: &Store, stopped: MemberId) -> BTreeSet<(MemberId, u64)> {
         store.state.known_blocks().into_iter().filter(|(replica, _)| *replica != stopped).collect()
     }
 
-    /// Waits until this member has all these blocks at hand again, or has given them back, or a
-    /// replica has the key's value in one.
-    fn expect_had_again(
+    /// Waits until each of these blocks is kept by this member again, was given back to its
+    /// replica, or holds the key's value there.
+    fn expect_blocks_kept(
         job: &Job,
         store: &Store,
         key: &str,
@@ -551,7 +545,7 @@ mod tests {
         };
         let until = job.now().after(Duration::from_secs(1));
         loop {
-            let now = at_hand(store, stopped);
+            let now = kept_blocks(store, stopped);
             let gone = predecessor.difference(&now);
             let forgotten: Vec<_> = gone.filter(|at| !is_given_back(at) && !is_named(at)).collect();
             if forgotten.is_empty() {
@@ -562,10 +556,10 @@ mod tests {
         }
     }
 
-    /// A replica is stopped, and this member has no block at hand there, or nobody has_cached where
-    /// the key is: the blocks that were taken at other replicas are had again.
+    /// A replica is stopped, and the magazine has no block there, or no location is cached. The
+    /// blocks that were taken at the other replicas are kept.
     #[test]
-    fn a_put_to_a_stopped_home_forgets_no_blocks_at_others() {
+    fn a_put_to_a_stopped_replica_keeps_its_blocks_at_other_replicas() {
         for (seed, len, is_known) in
             [(0, 8, true), (1, 20_000, true), (2, 8, false), (3, 20_000, false), (4, 8, false)]
         {
@@ -576,7 +570,7 @@ mod tests {
                 let value = vec![1; len];
                 let put = || match is_known {
                     true => slot.put(&value).map(Some),
-                    // This has_cached nothing.
+                    // This call uses no cached location.
                     false => {
                         store.state.write(key.as_bytes(), false, |_, _| Ok(Change::Put(&value)))
                     }
@@ -584,7 +578,7 @@ mod tests {
                 for _ in 0..40 {
                     put().expect("put");
                 }
-                // What is not over yet is so a little later.
+                // A grace period that has not ended yet ends a little later.
                 for _ in 0..if is_known { 20 } else { 0 } {
                     let op = RecordOp::begin(&store.state).expect("begun");
                     op.reuse_or_give_back(false, usize::MAX);
@@ -593,20 +587,20 @@ mod tests {
                     drop(op);
                     job.sleep(Duration::from_millis(1));
                 }
-                let predecessor = at_hand(store, stopped);
+                let predecessor = kept_blocks(store, stopped);
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 for _ in 0..5 {
                     assert_eq!(expect_timeout(put()), stopped);
-                    expect_had_again(job, store, &key, stopped, &predecessor);
+                    expect_blocks_kept(job, store, &key, stopped, &predecessor);
                 }
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             });
         }
     }
 
-    /// The primary is stopped: the blocks that were taken at the other replicas are had again.
+    /// The primary is stopped: the blocks that were taken at the other replicas are kept.
     #[test]
-    fn a_put_that_was_not_answered_forgets_no_blocks_at_other_replicas() {
+    fn a_put_to_a_stopped_primary_keeps_its_blocks_at_other_replicas() {
         for (seed, len) in [(0, 8), (1, 20_000), (2, 8), (3, 20_000)] {
             run(seed, 3, move |job, store| {
                 let stopped = MemberId(0);
@@ -615,10 +609,10 @@ mod tests {
                 for _ in 0..40 {
                     slot.put(&vec![1; len]).expect("put");
                 }
-                let predecessor = at_hand(store, stopped);
+                let predecessor = kept_blocks(store, stopped);
                 job.inject(Fault::Stop(stopped)).expect("a fault");
                 assert_eq!(expect_timeout(slot.put(&vec![2; len])), stopped);
-                assert_eq!(at_hand(store, stopped), predecessor);
+                assert_eq!(kept_blocks(store, stopped), predecessor);
                 job.inject(Fault::Resume(stopped)).expect("a fault");
             });
         }

@@ -1,28 +1,34 @@
-//! ReadHints for reads by key: which memory to fetch ahead.
+//! Hints for reads by key: the memory that a read prefetches.
 
 use crate::engine::MemberId;
 use crate::engine::mapped::{Direct, Memory};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where keys that were read by key were found, by their hash: worth fetching all at once, before
-/// one place has told of the next, and no more than that. What is there is looked up all the same.
+/// The places at which keys were last found, by their hash. A read without a handle prefetches the
+/// node and the block together, before the bucket has named the node and the node the block. A hint
+/// is never trusted: the read looks the key up in any case.
+///
+/// The words are loaded and stored relaxed. A hint that is old, or of another key, costs a useless
+/// prefetch and nothing else.
 pub(in crate::store) struct ReadHints {
-    /// For each the node and the block, as [`hint`] makes them; made when the first key is read.
+    /// For each hash the node and the block, as [`hint`] encodes them. Made when the first key is
+    /// read.
     places: OnceLock<Box<[[AtomicU64; 2]]>>,
     count: usize,
 }
 
-/// The most keys for which there are hints: 4 MiB of them.
+/// The greatest number of keys with hints; the hints take 4 MiB then.
 const HINTS_MAX: usize = 1 << 18;
 
-/// A place in a member's memory, in one word.
+/// A place in a member's memory, in a single word.
 #[inline(always)]
 pub(in crate::store) fn hint(member: MemberId, offset: u64) -> u64 {
     u64::from(member.0) << 48 | offset >> 4
 }
 
 impl ReadHints {
+    /// Makes hints for about so many keys.
     pub(in crate::store) fn new(expected_keys: usize) -> ReadHints {
         ReadHints {
             places: OnceLock::new(),
@@ -30,6 +36,7 @@ impl ReadHints {
         }
     }
 
+    /// Prefetches the node and the block of the key with this hash.
     #[inline(always)]
     pub(in crate::store) fn prefetch<'a, D: Direct<'a>>(&self, direct: D, hash: u64) {
         let Some(places) = self.places.get() else { return };
@@ -43,6 +50,8 @@ impl ReadHints {
         }
     }
 
+    /// Records where a key was found. An unchanged word is not stored, so that its cache line stays
+    /// shared between threads.
     #[inline(always)]
     pub(in crate::store) fn note(&self, hash: u64, member: MemberId, node: u64, block: u64) {
         let places = match self.places.get() {
@@ -58,6 +67,7 @@ impl ReadHints {
         }
     }
 
+    /// Makes the table, at the first read by key.
     #[cold]
     #[inline(never)]
     fn make(&self) -> &[[AtomicU64; 2]] {

@@ -1,15 +1,16 @@
-//! The index of a partition at one of its replicas: buckets of linked nodes, each with a key and
-//! its head word.
+//! The index of a partition at a replica: buckets of linked nodes, each with a key and its head
+//! word.
 //!
-//! A node is linked in front by a swap of the bucket word, so that of two members that insert the
-//! same key one sees the other's node. What is true and what survivors find:
+//! A member inserts a node at the front of a bucket, by a swap of the bucket word. If two members
+//! insert a key at once, both swap this word, so the slower of them sees the node of the other.
 //!
-//! | step | dies or stops here |
-//! |---|---|
-//! | a block is taken and filled with key, head word and the bucket's first node | the block is its owner's, nobody sees it |
-//! | the bucket word is swapped | the node is there for all |
+//! 1. The operation takes a block and fills it with the key, an empty head word and the first node
+//!    of the bucket. If the member dies or stops here, no node names the block, and its replica
+//!    reclaims it from its dead holder.
+//! 2. The operation swaps the bucket word. From then on all members see the node. If the member
+//!    dies or stops here, they find an empty record, which means nothing.
 //!
-//! Only the replica itself unlinks nodes; a node's `next` is changed by nobody else.
+//! Only the replica itself unlinks nodes. No other member changes the `next` word of a node.
 
 use crate::engine::MemberId;
 use crate::store::error::StoreError;
@@ -22,36 +23,39 @@ use crate::store::segment::layout::{
     HOLDER_MASK, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of, holder,
 };
 
-/// A node as it was read.
+/// A node, as an operation read it.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct Node {
     pub(in crate::store) key: Vec<u8>,
     pub(in crate::store) head: Head,
 }
 
+/// The word of a node that tells keys apart: the lower half of the hash, the length of the key, and
+/// the holder of the block.
 pub(in crate::store) fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
     (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | holder
 }
 
-/// The part of a node's word that tells keys apart: all but the holder.
+/// The part of a node's word that tells keys apart: everything except the holder.
 const WORD_MASK: u64 = !HOLDER_MASK;
 
-/// How much of a node is read at once: its words and the key, unless that is long.
+/// The bytes of a node that are read at once: its words and the key, unless the key is long.
 const NODE_READ: usize = 8 * NODE_READ_WORDS;
 
+/// The words of a node that are read at once.
 pub(in crate::store) const NODE_READ_WORDS: usize = 8;
 
-/// Chains longer than this do not happen; a longer one is a loop in memory that someone has
-/// destroyed.
+/// The greatest length of a chain. A longer chain is a loop in damaged memory.
 pub(in crate::store) const CHAIN_MAX: usize = 1 << 20;
 
-/// Such a chain.
+/// The error for a chain without an end.
 #[cold]
 fn endless(member: MemberId) -> OpError {
     OpError::Fail(StoreError::Corrupt { member, what: "a chain of records has no end" })
 }
 
 impl<'a> RecordOp<'a> {
+    /// The offset of the key's bucket word at a replica.
     pub(in crate::store) fn bucket(
         &self,
         config: &Configuration,
@@ -62,7 +66,8 @@ impl<'a> RecordOp<'a> {
         Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
     }
 
-    /// The head word of the key's record at a replica, and what it holds, if there is a record.
+    /// The offset and the content of the head word of the key's record at a replica, if there is a
+    /// record.
     #[inline]
     pub(in crate::store) fn find(
         &self,
@@ -75,6 +80,7 @@ impl<'a> RecordOp<'a> {
         self.find_from(config.replicas[replica], first, key)
     }
 
+    /// Like [`RecordOp::find`], from the first node of the bucket on.
     #[inline]
     pub(in crate::store) fn find_from(
         &self,
@@ -89,7 +95,7 @@ impl<'a> RecordOp<'a> {
                 return Ok(None);
             }
             check_place(replica, at)?;
-            // No block is shorter than this, and few keys are longer.
+            // No block is shorter than this read, and few keys are longer.
             let mut node = [0; NODE_READ];
             self.get(replica, at, &mut node)?;
             let word = |offset: u64| {
@@ -100,7 +106,7 @@ impl<'a> RecordOp<'a> {
                 let (begin, rest) =
                     key.key.split_at(key.key.len().min(NODE_READ - NODE_KEY as usize));
                 let head = Head(word(NODE_HEAD));
-                // A node that is being removed is not the key's record any more.
+                // A node that is being removed is no longer the key's record.
                 if node[NODE_KEY as usize..].starts_with(begin)
                     && head != Head::REMOVED
                     && self.ends_with(replica, at + NODE_READ as u64, rest)?
@@ -113,7 +119,7 @@ impl<'a> RecordOp<'a> {
         Err(endless(replica))
     }
 
-    /// Whether the rest of a key is this.
+    /// Whether the node's key ends with `rest`, which begins at `offset`.
     fn ends_with(&self, replica: MemberId, offset: u64, rest: &[u8]) -> OpResult<bool> {
         if rest.is_empty() {
             return Ok(true);
@@ -123,7 +129,8 @@ impl<'a> RecordOp<'a> {
         Ok(found == rest)
     }
 
-    /// The head word of the key's record at a replica; makes an empty record if there is none.
+    /// The offset of the head word of the key's record at a replica. Makes an empty record if there
+    /// is none.
     pub(in crate::store) fn find_or_insert(
         &self,
         config: &Configuration,
@@ -140,7 +147,8 @@ impl<'a> RecordOp<'a> {
         result
     }
 
-    /// The same; a block that was taken for the record and not used is left in `fresh`.
+    /// Finds the key's record in the bucket, or links a new node there. A block that was taken for
+    /// the node and not used is left in `fresh`.
     fn link(
         &self,
         member: MemberId,
@@ -172,7 +180,7 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The nodes of one bucket at a replica.
+    /// The nodes of a bucket at a replica.
     pub(in crate::store) fn nodes(
         &self,
         config: &Configuration,
@@ -184,12 +192,12 @@ impl<'a> RecordOp<'a> {
         self.nodes_of(config.replicas[replica], buckets + bucket as u64 * 8)
     }
 
-    /// The nodes of the bucket at this place.
+    /// The nodes of the bucket whose word is at offset `bucket`.
     pub(in crate::store) fn nodes_of(&self, member: MemberId, bucket: u64) -> OpResult<Vec<Node>> {
         let mut at = self.load(member, bucket)?;
         let mut nodes = Vec::new();
-        // A node that was met before: looked for among those at powers of two, so that a loop is
-        // noticed before it has filled the memory.
+        // An earlier node of the chain, at a position that is a power of two. Each node is compared
+        // with it, so that a loop is detected before it has filled the memory.
         let mut before = 0;
         for count in 1usize.. {
             if at == 0 {

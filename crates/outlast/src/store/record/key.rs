@@ -1,4 +1,8 @@
 //! A key, with the hash and the partition that are computed from it once.
+//!
+//! `OperationState::is_closed` is loaded here with acquire ordering, which suffices: a call that
+//! misses the store of the flag still passes the gate inside its operation, and closing the store
+//! closes the gate for ever.
 
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::placement::{Placement, hash_key};
@@ -15,6 +19,7 @@ pub(in crate::store) struct KeyRef<'a> {
 }
 
 impl<'a> KeyRef<'a> {
+    /// Computes the hash and the partition of a key.
     pub(in crate::store) fn new(placement: &Placement, key: &'a [u8]) -> KeyRef<'a> {
         let hash = hash_key(key);
         KeyRef { key, hash, partition: placement.partition(hash) }

@@ -1,44 +1,47 @@
-//! What is known of where a key is: cached locations.
+//! Cached locations: where the record of a key was when a handle or this member last used it.
+//!
+//! A cached location is only a guess. The operation that uses it validates it:
+//! docs/protocol/writing.md, "Cached locations and the fast paths".
 
 use crate::engine::MemberId;
 use crate::store::placement::REPLICA_LIST_MAX;
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{Block, Kind};
 
-/// What a handle has_cached of its key: the version that it saw last, and where the replicas have
-/// it.
+/// What a handle knows of its key: the version that it saw last, and where the replicas hold it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in crate::store) struct CachedLocation {
+    /// The configuration in which the rest was true; 0 if nothing is cached.
     pub(in crate::store) config_number: u64,
-    /// Where the primary's block was when it was last read or written, 0 if it was not: worth
-    /// fetching, and no more than that.
+    /// The offset of the primary's block when it was last read or written, 0 if it was not. The
+    /// mapped fast path only prefetches it. A remote read gets the block at this offset and uses it
+    /// only if the head word names it.
     pub(in crate::store) hint: u64,
-    /// Per replica; the first ones, which are used most, lie in the same line as the above.
+    /// Per replica. The first entries are used most, and lie in the cache line of the fields above.
     pub(in crate::store) at: [CachedReplica; REPLICA_LIST_MAX],
-    /// The version that these heads name, and the class of its blocks.
+    /// The version that the cached head words name, and the size class of its blocks.
     pub(in crate::store) block: Block,
     pub(in crate::store) class: usize,
-    /// How long the value was that is there.
+    /// The length of the value in the block at `hint`.
     pub(in crate::store) hint_len: u64,
-    /// How many recoveries there had been when the handle wrote it; none has had the greatest
-    /// number.
+    /// The number of recoveries before the handle last wrote the key. `u64::MAX`, which no recovery
+    /// reaches, if it never did.
     pub(in crate::store) recoveries: u64,
 }
 
-/// What a handle has_cached of one replica.
+/// What a handle knows of the record at a replica.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct CachedReplica {
-    /// The head word of the record, 0 while unknown, and what it held.
+    /// The offset of the record's head word, 0 while unknown, and its content.
     pub(in crate::store) word: u64,
     pub(in crate::store) head: Head,
-    /// How often the replica had taken records out of its index: if it has not done so since, the
-    /// record is where it was.
+    /// The removal count of the replica. If it is unchanged, the record is where it was.
     pub(in crate::store) removals: u64,
 }
 
 impl CachedLocation {
-    /// Nothing yet. No configuration has the number 0.
+    /// Nothing is cached. No configuration has the number 0.
     pub(in crate::store) const NOTHING: CachedLocation = CachedLocation {
         config_number: 0,
         hint: 0,
@@ -60,7 +63,7 @@ impl CachedLocation {
         recoveries: u64::MAX,
     };
 
-    /// Looks everything up the next time.
+    /// Drops the cached location: the next call looks everything up.
     pub(in crate::store) fn forget(&mut self) {
         self.config_number = 0;
     }

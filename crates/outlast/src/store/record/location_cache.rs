@@ -1,10 +1,10 @@
-//! What a member has_cached of keys that it used by key, where memory is reached over a network:
-//! what a handle has_cached of its own (`slot.rs`). A call that finds its key here takes as many
-//! round trips as one through a handle.
+//! The location cache: cached locations of keys that a member used without a handle, where it
+//! reaches memory over a network. A call that finds its key here takes as many round trips as a
+//! call through a handle ([`CachedLocation`]).
 //!
-//! It is taken out while a call is under way, so a key is remembered by one call at a time; another
-//! one meanwhile looks everything up. Nothing has to be told of changes: what is remembered is
-//! checked by each call that uses it.
+//! A call takes the location out of the cache while it runs, so a location belongs to a single call
+//! at a time. A second call on the key meanwhile looks everything up. No change of a record is
+//! reported to the cache: each call validates the location that it uses.
 
 use crate::store::error::StoreResult;
 use crate::store::record::key::KeyRef;
@@ -12,28 +12,29 @@ use crate::store::record::location::CachedLocation;
 use crate::sync::lock;
 use std::sync::{Mutex, OnceLock};
 
-/// How many places there are, and how many keys are remembered in each, by the end of their hashes:
-/// about 5 MiB if all are full.
+/// The number of buckets of the cache, and of keys in each of them. The lower bits of the hash
+/// select the bucket. A full cache takes about 5 MiB.
 const PLACES: usize = 2048;
 
+/// See [`PLACES`].
 const KEYS_EACH: usize = 4;
 
-/// The one that was used last is at the end.
+/// A bucket of the cache. The key that was used last is at the end.
 type Place = Mutex<Vec<CachedKey>>;
 
-/// A key, and what is remembered of it.
+/// A key with its cached location.
 struct CachedKey {
     key: Box<[u8]>,
     cached: CachedLocation,
 }
 
-/// Made when the first key is used.
+/// The location cache, made when the first key is used.
 #[derive(Default)]
 pub(in crate::store) struct LocationCache(OnceLock<Box<[Place]>>);
 
 impl LocationCache {
-    /// Makes a call with what is remembered of its key, and keeps what it has learned; nothing if
-    /// it failed.
+    /// Makes a call with the cached location of its key, and keeps the location that the call
+    /// leaves. A call that fails leaves none.
     pub(in crate::store) fn call<T>(
         &self,
         key: &KeyRef<'_>,
@@ -45,7 +46,7 @@ impl LocationCache {
             .unwrap_or_else(|| CachedKey { key: key.key.into(), cached: CachedLocation::NOTHING });
         let result = call(&mut known.cached)?;
         let mut others = lock(place);
-        // Another thread may have used the key meanwhile: one of them is enough.
+        // Another thread may have stored the key meanwhile: a single entry is enough.
         if take(&mut others, key).is_none() && others.len() == KEYS_EACH {
             others.remove(0);
         }
@@ -54,7 +55,7 @@ impl LocationCache {
     }
 }
 
-/// Takes out what is remembered of a key.
+/// Takes the entry of a key out of its bucket.
 fn take(place: &mut Vec<CachedKey>, key: &KeyRef<'_>) -> Option<CachedKey> {
     let index = place.iter().position(|known| *known.key == *key.key)?;
     Some(place.remove(index))

@@ -1,4 +1,8 @@
-//! A lock: a record whose value names its holder.
+//! Locks: the record of a lock, taking it and releasing it.
+//!
+//! The value of a lock's record names its holder: the member and a nonce (a *claim*). `api/lock.rs`
+//! has the public calls, and docs/protocol/waiting.md specifies the steps `lock.take`, `lock.wait`
+//! and `lock.release`, with what a survivor finds after each.
 
 use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -10,28 +14,32 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// A lock's value: this word, then the holder and the nonce, 24 bytes in all.
+/// The first 8 bytes of a lock's value. The holder and the nonce follow, 24 bytes in all.
 const MAGIC: &[u8; 8] = b"\0\x9flock\x9f\x01";
 
+/// The length of a lock's value.
 const LEN: usize = 24;
 
-/// How often, and at what intervals, the background looks for a claim that may have been left. A
-/// call that did not end can have its effect a little after the replica answers again.
+/// How often, and at what intervals, the background looks for a claim that may have been left
+/// behind. A request of a call that timed out can take effect a little after the replica answers
+/// again.
 const ROUNDS: u32 = 3;
 
+/// See [`ROUNDS`].
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// The holder of a lock that comes from a snapshot: a member of a job that is over.
+/// The holder of a lock that was restored from a snapshot: a member of a job that has ended.
 const FORMER: MemberId = MemberId(u32::MAX);
 
-/// What becomes of a lock's value when it is restored from a snapshot: nobody of this job holds it,
-/// whatever its holder's number was, and the next one takes it over and is told. `None` if it is no
-/// lock's.
+/// The value of a lock when it is restored from a snapshot. No member of this job holds the lock,
+/// whatever number its holder had, and the next caller takes it over and is told so. `None` if the
+/// value is not that of a lock.
 pub(in crate::store) fn without_holder(value: &[u8]) -> Option<Vec<u8>> {
     let claim = Claim::decode(value).ok()?;
     Some(Claim { holder: FORMER, ..claim }.encode())
 }
 
+/// The holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Claim {
     pub(in crate::store) holder: MemberId,
@@ -39,10 +47,12 @@ pub(in crate::store) struct Claim {
 }
 
 impl Claim {
+    /// The value of the lock's record.
     fn encode(self) -> Vec<u8> {
         [*MAGIC, u64::from(self.holder.0).to_le_bytes(), self.nonce.to_le_bytes()].concat()
     }
 
+    /// The claim in a record's value; [`StoreError::WrongType`] if the value is not that of a lock.
     fn decode(bytes: &[u8]) -> StoreResult<Claim> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         if bytes.len() != LEN || bytes[..8] != *MAGIC {
@@ -56,25 +66,28 @@ impl Claim {
     }
 }
 
-/// A claim that may have been left behind.
+/// A claim that a call may have left behind.
 pub(in crate::store) struct Orphan {
     pub(in crate::store) key: Vec<u8>,
     pub(in crate::store) claim: Claim,
-    /// The dead holder whose claim it may have replaced.
+    /// The claim of a dead holder that it may have replaced.
     pub(in crate::store) replaced: Option<Claim>,
+    /// When the background looks for it, and how often it still does.
     pub(in crate::store) due: Time,
     pub(in crate::store) rounds: u32,
 }
 
 /// What a member keeps for its locks.
+///
+/// The nonce is raised relaxed: it only has to be used once, and orders nothing.
 #[derive(Default)]
 pub(in crate::store) struct Locks {
     pub(in crate::store) nonce: AtomicU64,
     pub(in crate::store) orphans: Mutex<Vec<Orphan>>,
 }
 
-/// Whether the background has to look after the claim: a replica did not answer, or had no room for
-/// what a release leaves.
+/// Whether the background has to look for the claim: a replica did not answer, or had no room for
+/// the tombstone of a release.
 pub(in crate::store) fn is_unfinished(error: &StoreError) -> bool {
     matches!(
         error,
@@ -85,13 +98,15 @@ pub(in crate::store) fn is_unfinished(error: &StoreError) -> bool {
     )
 }
 
+/// The result of an attempt to take a lock.
 pub(in crate::store) enum Attempt {
     Taken { version: Version, abandoned_by: Option<MemberId> },
     Held(MemberId),
 }
 
 impl RecordState {
-    /// L1: takes the lock if it is free or its holder is dead.
+    /// *take*: takes the lock if it is free or its holder is dead. If the outcome is unknown, the
+    /// background looks for the claim later.
     pub(in crate::store) fn try_lock(&self, key: &[u8], claim: Claim) -> StoreResult<Attempt> {
         let mut found = None;
         let written = self.write(key, true, |current, value| {
@@ -120,7 +135,9 @@ impl RecordState {
         }
     }
 
-    /// L3: takes the claim away, if it is there, and puts back a dead holder's.
+    /// *release*: deletes the lock's record if it holds this claim. If the claim had replaced that
+    /// of a dead holder, puts the dead holder's claim back, so that the next caller is told of the
+    /// death.
     pub(in crate::store) fn release_lock(
         &self,
         key: &[u8],
@@ -139,6 +156,7 @@ impl RecordState {
         .map(|_| ())
     }
 
+    /// Leaves a claim to the background, which releases it if it finds it.
     pub(in crate::store) fn add_orphan(&self, key: &[u8], claim: Claim, replaced: Option<Claim>) {
         let due = self.job.now().after(INTERVAL);
         let orphan = Orphan { key: key.to_vec(), claim, replaced, due, rounds: ROUNDS };
@@ -146,7 +164,8 @@ impl RecordState {
         let _ = self.job.ring(self.me());
     }
 
-    /// The background's part: looks for claims that may have been left; when it wants to run again.
+    /// The background's part: looks for claims that may have been left behind, and releases them.
+    /// Returns when it wants to run again.
     pub(in crate::store) fn release_orphans(&self) -> Time {
         let now = self.job.now();
         let taken = {
@@ -158,10 +177,11 @@ impl RecordState {
         };
         if let Some(mut orphan) = taken {
             match self.release_lock(&orphan.key, orphan.claim, orphan.replaced) {
-                // It may be on its way.
+                // The request that writes the claim may still be on its way.
                 Err(StoreError::Conflict { .. }) => orphan.rounds -= 1,
                 Err(error) if is_unfinished(&error) => {}
-                // Released; or lost, or closed, and nobody will wait for it.
+                // Released. Or the partition is lost or the store closed, and no caller waits for
+                // the lock.
                 _ => orphan.rounds = 0,
             }
             if orphan.rounds > 0 {
@@ -178,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_told_from_other_values() {
+    fn a_claim_is_told_from_other_values() {
         let claim = Claim { holder: MemberId(4095), nonce: u64::MAX - 1 };
         let bytes = claim.encode();
         assert_eq!(Claim::decode(&bytes), Ok(claim));

@@ -1,4 +1,5 @@
-//! Publishing a new version at the primary and installing it at the other replicas.
+//! Publishing a new version at the primary and installing it at the other replicas: the steps
+//! *fill* to *mark_stable* of docs/protocol/writing.md, on the slow path.
 
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
@@ -14,8 +15,8 @@ use crate::store::segment::layout::value_start;
 use crate::store::steps;
 
 impl<'a> RecordOp<'a> {
-    /// W4 to W7: fills a block at each replica and publishes the new_version; whether it was
-    /// published.
+    /// *fill* to *mark_stable*: fills a block at each ready replica and publishes the new version.
+    /// Returns whether it was published; `false` if another write was faster.
     #[inline]
     pub(in crate::store) fn publish(
         &self,
@@ -43,9 +44,8 @@ impl<'a> RecordOp<'a> {
             let image = if is_late { &BlockImage::new(&new_version.block, &[]) } else { &image };
             new_version.offsets[replica] = self.fill(member, new_version.class, offset, image)?;
         }
-        // W2 for the other replicas. Before anything is published: there may be no room for a
-        // record; and after the blocks, so that a put that has no room for its value leaves no
-        // records behind.
+        // *find* at the other replicas. Before *publish*: a replica may have no room for a record.
+        // After the blocks: a put without room for its value leaves no records behind.
         for replica in config.ready_replicas() {
             if replica == config.primary
                 || new_version.skipped & 1 << replica != 0
@@ -64,18 +64,19 @@ impl<'a> RecordOp<'a> {
         for replica in
             config.ready_replicas().filter(|&replica| new_version.skipped & 1 << replica != 0)
         {
-            // Before the publication, too: whoever is about to complete it, without room for this,
-            // has to begin anew.
+            // The count is raised before *publish*, too: a repairer that is about to complete the
+            // replica without room for this version has to start over.
             self.skip_full_replica(config, replica, key.partition)?;
         }
         let primary = config.replicas[config.primary];
-        // Without the mark, also if nobody else is to hold it: whoever sees the mark rings nobody.
+        // Without the stable bit, with a single replica too: an operation that sees the bit rings
+        // no waiters.
         let head = Head::new(config.config_number, new_version.offsets[config.primary]);
         steps::enter(steps::Step::WritePublish);
         match self.swap(primary, predecessor.word, predecessor.head.0, head.0) {
             Ok(true) => {}
             Err(OpError::Fail(error)) => {
-                // The swap may still be made.
+                // The swap may still execute, and the head word would then name the block.
                 new_version.offsets[config.primary] = 0;
                 return Err(OpError::Fail(error));
             }
@@ -89,7 +90,8 @@ impl<'a> RecordOp<'a> {
         self.conclude(config, key, predecessor, new_version, (head, None), Ok(1 << config.primary))
     }
 
-    /// The primary's head names the new_version.
+    /// Records that the new version is published: the content of the primary's head word is `head`
+    /// now.
     pub(in crate::store) fn record_published(
         &self,
         config: &Configuration,
@@ -103,9 +105,9 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W6 to W8 for a new_version that is published under this head, and retires what it took the
-    /// place of. `is_done` has a bit for each replica that holds it already; with the head, who
-    /// waits for a change, if that was looked at after the publication.
+    /// *install*, *catch_up* and *mark_stable* for a version that is published in `head`. Retires
+    /// the block that it replaced. `is_done` has a bit for each replica that holds the version
+    /// already. `waiters` is the waiter word, if it was loaded after *publish*.
     pub(in crate::store) fn conclude(
         &self,
         config: &Configuration,
@@ -118,32 +120,34 @@ impl<'a> RecordOp<'a> {
         let primary = config.replicas[config.primary];
         let mut finished =
             is_done.and_then(|is_done| self.finish(config, key, predecessor, new_version, is_done));
-        // Before the mark: whoever builds on that tells nobody that the version happened.
+        // The epoch is checked before the stable bit is set: an operation that finds the bit builds
+        // on the version and does not report it to this writer.
         if finished.is_ok() && self.is_late() {
             finished = Err(OpError::Again);
         }
-        // It was swapped out, whatever has become of the rest.
+        // The primary's block was swapped out, whatever has failed since.
         let retired = match (predecessor.head.offset(), &predecessor.block) {
             (Some(offset), Some(block)) => block_class(block, primary)
                 .and_then(|class| self.retire_block(primary, offset, block, class)),
             _ => Ok(()),
         };
         if finished.is_ok() {
-            // The version has happened: every complete replica of the configuration holds it, or
-            // something later, so no failure from here on can undo it. A primary that was just late
-            // is not waited for a second time.
+            // The version has happened: every complete replica of the configuration holds it or a
+            // later version, so no later failure can undo it. After a timeout of the primary the
+            // call does not wait for it a second time.
             let is_tidy = !matches!(retired, Err(OpError::Fail(_)))
                 && self.mark_stable(config, key, predecessor, head, waiters).is_ok();
             if !is_tidy && let Some(cached) = &mut predecessor.cached {
-                // Who waits may not have been rung: whoever reads the version, were it this handle,
-                // does that first.
+                // The waiters may not have been rung. Without the cached location the next reader,
+                // this handle included, reconciles the record, and rings first.
                 cached.forget();
             }
         }
         finished.map(|()| true)
     }
 
-    /// W6 and W7: makes every replica hold the version; `is_done` has a bit for each one that does.
+    /// *install* and *catch_up*: makes every ready replica hold the version. `is_done` has a bit
+    /// for each replica that holds it already.
     pub(in crate::store) fn finish(
         &self,
         config: &Configuration,
@@ -168,7 +172,7 @@ impl<'a> RecordOp<'a> {
                         .state(config.replicas[replica], key.partition)?
                         .is_filling(config.config_number)
                 {
-                    // It was completed meanwhile.
+                    // The replica was completed meanwhile, and must hold the version.
                     new_version.skipped &= !(1 << replica);
                 }
                 let mut installed = match new_version.skipped & 1 << replica {
@@ -186,7 +190,8 @@ impl<'a> RecordOp<'a> {
                     self.forget_skipped(config, replica, predecessor, new_version);
                 }
             }
-            // W7: replicas that got their index since, whoever found it out.
+            // *catch_up*: replicas that got an index since *enter*, also if another thread of this
+            // member found them.
             if !config.are_all_ready() {
                 self.find_new_replicas(config, key.partition)?;
             }
@@ -196,7 +201,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W6 for one replica.
+    /// *install* at a replica: fills a block there if none was filled, and makes the replica hold
+    /// the version.
     fn install_new_version(
         &self,
         config: &Configuration,
@@ -208,7 +214,8 @@ impl<'a> RecordOp<'a> {
         let member = config.replicas[replica];
         let offset = match std::mem::take(&mut new_version.offsets[replica]) {
             0 => {
-                // Repair may have brought it, to a replica without room for a second one.
+                // Repair may have copied the version to a replica that has no room for a second
+                // copy.
                 if let Some((_, head)) = self.find(config, replica, key)?
                     && head.config_number() == config.config_number
                     && self.counter(member, head)? >= new_version.block.counter
@@ -230,8 +237,8 @@ impl<'a> RecordOp<'a> {
             Ok(word) => word,
             Err(error) => {
                 if let OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. }) = &error {
-                    // The view has changed, or there was no room for a record, and nobody has seen
-                    // the block.
+                    // The view has changed, or there was no room for a record, and no other member
+                    // has seen the block.
                     new_version.offsets[replica] = offset;
                 }
                 return Err(error);
@@ -244,8 +251,8 @@ impl<'a> RecordOp<'a> {
         Ok(())
     }
 
-    /// W6 for a replica of which a handle has_cached what it holds: whether it was still so, and
-    /// holds the new block now.
+    /// *install* at a replica with a cached location. Returns whether the head word was as cached
+    /// and names the new block now.
     #[inline]
     fn install_cached(
         &self,
@@ -270,8 +277,8 @@ impl<'a> RecordOp<'a> {
         Ok(true)
     }
 
-    /// W6 for one replica: makes it hold a version, or something later. The block is used, and the
-    /// head word returned, or it is kept for later.
+    /// *install* at a replica: makes it hold the version or a later version. Returns the offset of
+    /// the head word if the block was used. Otherwise the block is kept for the next operation.
     fn install(
         &self,
         config: &Configuration,
@@ -303,8 +310,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// A replica was left out: a handle knows nothing of it, and a block that was filled there is
-    /// for later.
+    /// Drops what the handle knows of a replica that was skipped, and keeps a block that was filled
+    /// there.
     #[cold]
     fn forget_skipped(
         &self,
@@ -322,7 +329,7 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Whether a replica may do without a version: it has no room, and is filling.
+    /// Whether a replica may be skipped: it has no room, and is filling.
     #[cold]
     pub(in crate::store) fn may_skip(
         &self,
@@ -340,8 +347,9 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Leaves a filling replica out, after the version was published at the primary: whoever is
-    /// filling it has to begin anew, and comes to see the version.
+    /// Skips a filling replica: raises the count in its state word. A repairer that fills the
+    /// replica then loses the swap that would complete it, starts over, and finds the version at
+    /// the primary.
     #[cold]
     pub(in crate::store) fn skip_full_replica(
         &self,
@@ -353,7 +361,8 @@ impl<'a> RecordOp<'a> {
         loop {
             let state = self.state(member, partition)?;
             if !state.is_filling(config.config_number) {
-                // Complete, with or without the version; or the configuration is another.
+                // The replica is complete, with or without the version, or the configuration has
+                // changed.
                 return Err(OpError::Again);
             }
             if self.swap_state(member, partition, state, state.with_skip())? {
@@ -362,7 +371,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W8.
+    /// *mark_stable*: rings the waiters and sets the stable bit. `waiters` is the waiter word, if
+    /// it was loaded after *publish*.
     #[inline]
     fn mark_stable(
         &self,
@@ -374,13 +384,13 @@ impl<'a> RecordOp<'a> {
     ) -> OpResult<()> {
         let primary = config.replicas[config.primary];
         steps::enter(steps::Step::WriteMarkStable);
-        // Before the mark: whoever sees the mark rings nobody.
+        // Before the stable bit is set: an operation that sees the bit rings no waiters.
         match waiters {
             Some(waiters) if waiters & WAITER_BITS == 0 => {}
             _ => self.ring_waiters(primary, key.partition)?,
         }
-        // A handle knows without the mark, and writes the same key again; whoever else comes looks
-        // for itself.
+        // A handle knows that the version is stable, and will write the key again, which would
+        // clear the bit. Any other operation finds no bit and reconciles the record.
         if predecessor.cached.is_none() {
             self.swap(primary, predecessor.word, head.0, head.stable().0)?;
         }

@@ -1,4 +1,10 @@
-//! Entry points of the calls that change a key, and the choice of their path.
+//! The entry points of calls that change a key, and the choice of their path.
+//!
+//! | the call | its path |
+//! |---|---|
+//! | a put by handle, on mapped memory | `fast_mapped.rs`; the slow path if a check fails |
+//! | a put by handle or by key, over a network | `fast_remote.rs`; the slow path if a check fails |
+//! | a put by key on mapped memory, and all other changes | the slow path, `write.rs` |
 use crate::engine::mapped::Directly;
 use crate::store::error::StoreResult;
 use crate::store::operation::error::OpError;
@@ -9,7 +15,7 @@ use crate::store::record::write::{Change, CurrentVersion};
 use crate::store::value::Version;
 
 impl RecordState {
-    /// A put by key.
+    /// Puts a value by key. Over a network it uses the location cache.
     pub(in crate::store) fn put_by_key(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
         if self.job.is_mapped() {
             let written = self.write(key, false, |_, _| Ok(Change::Put(value)))?;
@@ -19,7 +25,7 @@ impl RecordState {
         self.location_cache.call(&key, |cached| self.put_again(&key, cached, value))
     }
 
-    /// A put with what a handle has_cached.
+    /// Puts a value with a cached location, on a fast path if possible.
     #[inline]
     pub(in crate::store) fn put_again(
         &self,
@@ -47,6 +53,9 @@ impl RecordState {
         Ok(written.expect("a put changes the key"))
     }
 
+    /// Changes a key on the slow path. `change` decides from the current version, and from its
+    /// value if `needs_value`, what becomes of the key. Returns the new version, or `None` if
+    /// nothing changed. `change` may run several times.
     pub(in crate::store) fn write<'v>(
         &self,
         key: &[u8],
@@ -57,7 +66,7 @@ impl RecordState {
         self.run_call(&key, |op| op.try_write(&key, None, &mut change, needs_value))
     }
 
-    /// The same with what a handle has_cached.
+    /// Changes a key as [`RecordState::write`] does, with a cached location.
     pub(in crate::store) fn write_cached<'v>(
         &self,
         key: &KeyRef<'_>,

@@ -1,4 +1,7 @@
-//! Reading a record.
+//! Reading a record: the protocol page below, on the slow path and over a network. `fast_mapped.rs`
+//! has the read where all members map the memory.
+
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/reading.md"))]
 
 use crate::engine::mapped::Directly;
 use crate::engine::{COMPOUND_LEN_MAX, Done, MemberId, Operation};
@@ -13,23 +16,24 @@ use crate::store::segment::layout::{Block, Kind, REMOVALS, value_start};
 use crate::store::steps;
 use crate::store::value::{Value, Version};
 
-/// A version that a reader has found.
+/// A version that a reader found.
 pub(in crate::store) struct Found {
     pub(in crate::store) replica: MemberId,
     pub(in crate::store) offset: u64,
     pub(in crate::store) block: Block,
-    /// The value, if it came along.
+    /// The value, if it was read together with the header.
     value: Option<Vec<u8>>,
 }
 
 impl Found {
+    /// Reads the value, and checks it.
     pub(in crate::store) fn to_value(&self, op: &RecordOp<'_>, key: &[u8]) -> OpResult<Value> {
         let mut bytes = vec![0; self.block.len as usize];
         self.copy(op, key, &mut bytes)?;
         Ok(Value { bytes, version: self.block.version(), owner: self.block.owner })
     }
 
-    /// Copies the value, and checks it.
+    /// Copies the value into `target`, and checks it.
     #[inline]
     pub(in crate::store) fn copy(
         &self,
@@ -48,6 +52,8 @@ impl Found {
 }
 
 impl RecordState {
+    /// Reads a key: calls `take` inside the operation with the version that it found. `None` if the
+    /// key does not exist. Over a network it uses the location cache. `take` may run several times.
     #[inline]
     pub(in crate::store) fn read<T>(
         &self,
@@ -61,7 +67,7 @@ impl RecordState {
         self.location_cache.call(&key, |cached| self.read_cached(&key, cached, take))
     }
 
-    /// Copies a value into a buffer.
+    /// Copies a value into a buffer, on the mapped fast path if possible.
     #[inline]
     pub(in crate::store) fn read_into(
         &self,
@@ -90,7 +96,7 @@ impl RecordState {
         })
     }
 
-    /// The same with what a handle has_cached.
+    /// Reads a key as [`RecordState::read`] does, with a cached location.
     #[inline]
     pub(in crate::store) fn read_cached<T>(
         &self,
@@ -103,6 +109,7 @@ impl RecordState {
 }
 
 impl<'a> RecordOp<'a> {
+    /// An attempt at a read, inside an operation.
     #[inline]
     fn try_read<T>(
         &mut self,
@@ -124,7 +131,8 @@ impl<'a> RecordOp<'a> {
             }
         }
         if self.store.job.has_ended() {
-            // What was read may be what another thread wrote after the end, and nobody else sees.
+            // The value may have been written by another thread after the end of the membership, to
+            // memory that no other member shares.
             return Err(OpError::Fail(StoreError::Closed));
         }
         if self.is_current() || self.is_still_current(config, key.partition)? {
@@ -134,7 +142,7 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The reconciled version of a key at the primary, if there is one.
+    /// The reconciled version of a key at the primary, if it has one.
     #[inline]
     fn find_version(
         &self,
@@ -159,9 +167,9 @@ impl<'a> RecordOp<'a> {
         Ok(Some(Found { replica, offset, block, value: None }))
     }
 
-    /// The same in one round trip, if the key is as it was when a handle read or wrote it last. In
-    /// the order of the ordinary way, which is that of the requests: the count of removals, the
-    /// head, and what it names.
+    /// The version of a key at the primary in a single round trip, if the key is as it was when the
+    /// handle last read or wrote it. The order of the three requests is the order of the steps on
+    /// the slow path: the removal count, the head word, and the block that it names.
     fn find_cached_remote(
         &self,
         config: &Configuration,
@@ -170,7 +178,8 @@ impl<'a> RecordOp<'a> {
         let (replica, at) = (config.replicas[config.primary], &cached.at[config.primary]);
         let (offset, len) = (cached.hint, value_start(cached.hint_len) + cached.hint_len);
         let is_known = cached.config_number == config.config_number && at.word != 0 && offset != 0;
-        // What turns out to be another version was sent in vain.
+        // A block that turns out to be of another version was sent in vain, so large values are not
+        // requested.
         if !is_known || len > COMPOUND_LEN_MAX as u64 {
             return Ok(None);
         }
@@ -182,7 +191,7 @@ impl<'a> RecordOp<'a> {
         let head = Head(self.await_answer(head, true)?.word());
         let Done::Get(mut bytes) = self.await_answer(whole, true)? else { return Ok(None) };
         let Some(block) = bytes.first_chunk().map(Block::decode) else { return Ok(None) };
-        // What this handle has written itself has happened, whoever may have marked it or not.
+        // A version that this handle wrote itself has happened, with or without the stable bit.
         let is_own = head == at.head && block.identity() == cached.block.identity();
         let is_there = removals == at.removals
             && head.config_number() == config.config_number
@@ -196,7 +205,8 @@ impl<'a> RecordOp<'a> {
         Ok(Some(Found { replica, offset, block, value }))
     }
 
-    /// The reconciled head of a key at the primary, for a reader; `None` if there is no record.
+    /// The reconciled content of a key's head word at the primary, for a reader; `None` if there is
+    /// no record.
     #[inline]
     pub(in crate::store) fn find_head(
         &self,
@@ -215,8 +225,8 @@ impl<'a> RecordOp<'a> {
         self.reconciled(config, key, word).map(Some)
     }
 
-    /// The head word of a key at the primary and what it holds: where a handle has_cached it to be,
-    /// or looked up anew.
+    /// The offset and content of a key's head word at the primary: at the cached place, or looked
+    /// up again.
     #[inline]
     fn find_cached_head(
         &self,
@@ -254,11 +264,12 @@ mod tests {
 
     use crate::store::segment::layout::holder;
 
-    /// A read by what is remembered believes a block only if the head names it and is stable, or if
-    /// it holds what this handle wrote; and only if the record is where it was.
+    /// A read with a cached location returns a block only if the head word names it and is stable,
+    /// or if the block holds the version that this handle wrote, and only if the record is where it
+    /// was.
     #[cfg(feature = "sim")]
     #[test]
-    fn a_read_by_what_is_remembered_believes_no_version_that_may_be_unfinished() {
+    fn a_read_with_a_cached_location_returns_no_unfinished_version() {
         use crate::engine::sim::{self, Link, Options as SimOptions};
         use crate::store::{Expect, Options, Store};
         let options = SimOptions::new(3, 5).link(Link::Network);
@@ -296,7 +307,7 @@ mod tests {
                 !is_found(&moved(&|cached| cached.hint_len = 8)),
                 "the value has another length"
             );
-            // Somebody's who has not finished it, or whose handle knows that it has.
+            // Without the stable bit: the version may be unfinished, or its writer used a handle.
             let word = cached.at[replica].word;
             let stable = Head(op.load(primary, word).expect("a head"));
             let head = Head::new(stable.config_number(), cached.hint);
@@ -322,8 +333,8 @@ mod tests {
         report.expect_ok();
     }
 
-    /// A member learns late that it may retire a block, which is another version's by then: that
-    /// one stays as it is.
+    /// A late request retires a block that another version uses by then: that version stays as it
+    /// is.
     #[cfg(feature = "sim")]
     #[test]
     fn a_late_retirement_changes_no_other_version() {
@@ -346,12 +357,13 @@ mod tests {
                 checksum: 0,
             };
             let (replica, offset) = (job.me(), op.take_block(job.me(), 0).expect("a block"));
-            // It was someone's who is dead, and is now a third one's, with another length.
+            // The block belonged to a dead member, and now belongs to a third member, with another
+            // length.
             op.put(replica, offset, &block(5, 9).encode()).expect("put");
             op.retire_block(replica, offset, &block(4, 8), 0).expect("no error");
             let word = job.load(Epoch::ANY, replica, offset + BLOCK_HOLDER).expect("a word");
             assert_eq!(word, block(5, 9).length_word());
-            // What is as it was read is this member's afterwards.
+            // If the word is as it was read, this member is the holder afterwards.
             op.retire_block(replica, offset, &block(5, 9), 0).expect("no error");
             let word = job.load(Epoch::ANY, replica, offset + BLOCK_HOLDER).expect("a word");
             assert_eq!(word, block(holder(job.me()), 9).length_word());

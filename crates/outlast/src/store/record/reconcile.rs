@@ -1,4 +1,9 @@
-//! Reconciling a record: the first touch under a new configuration.
+//! Reconciling a record: the first access under a new configuration, or to an unfinished version.
+
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/reconciling.md")
+)]
 
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
@@ -12,8 +17,8 @@ use crate::store::segment::layout::{Block, PARTICIPANT_OUTCOME, value_start};
 use crate::store::steps;
 
 impl<'a> RecordOp<'a> {
-    /// The primary's head, reconciled under this configuration: whatever is unfinished is finished
-    /// first.
+    /// The content of the primary's head word, reconciled under this configuration. An unfinished
+    /// version is finished first.
     pub(in crate::store) fn reconciled(
         &self,
         config: &Configuration,
@@ -37,10 +42,11 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// T1 to T5, once; the caller looks whether it was enough.
+    /// A single pass of *seal* to *mark_stable*. The caller checks whether the record is reconciled
+    /// afterwards.
     fn reconcile(&self, config: &Configuration, key: &KeyRef<'_>) -> OpResult<()> {
         self.find_new_replicas(config, key.partition)?;
-        // T1: seal the complete replicas; look at the others.
+        // *seal* the complete replicas; only read the filling replicas.
         steps::enter(steps::Step::ReconcileSeal);
         let mut found: Vec<(usize, u64, Head, bool)> = Vec::with_capacity(config.replicas.len());
         let mut skipped = 0;
@@ -76,7 +82,7 @@ impl<'a> RecordOp<'a> {
             }
             found.push((replica, word, head, is_complete));
         }
-        // T2: the greatest version among the complete replicas.
+        // *choose* the greatest version among the complete replicas.
         steps::enter(steps::Step::ReconcileChoose);
         let mut greatest: Option<(u64, usize, Head)> = None;
         for &(replica, _, head, is_complete) in &found {
@@ -98,8 +104,8 @@ impl<'a> RecordOp<'a> {
                 Some((block, value))
             }
         };
-        // T3: install it where it is not. Only what was seen above is replaced: if it has changed,
-        // look again.
+        // *install* the chosen version where it is missing. Only the head words that were seen
+        // above are replaced: if a word has changed, the caller starts over.
         let mut primary_head = source_head;
         for &(replica, word, head, _) in &found {
             let member = config.replicas[replica];
@@ -113,7 +119,7 @@ impl<'a> RecordOp<'a> {
             }
             if head.config_number() == config.config_number && self.counter(member, head)? > counter
             {
-                // Something newer was written here while this looked.
+                // A newer version was written here meanwhile.
                 return Ok(());
             }
             let new = match &version {
@@ -145,7 +151,7 @@ impl<'a> RecordOp<'a> {
                 primary_head = new;
             }
         }
-        // A replica that got its index meanwhile lacks it.
+        // A replica that got an index meanwhile lacks the chosen version.
         self.find_new_replicas(config, key.partition)?;
         if config
             .has_others_than(found.iter().fold(skipped, |done, &(replica, ..)| done | 1 << replica))
@@ -155,7 +161,8 @@ impl<'a> RecordOp<'a> {
         for replica in (0..config.replicas.len()).filter(|&replica| skipped & 1 << replica != 0) {
             self.skip_full_replica(config, replica, key.partition)?;
         }
-        // T4: its writer must be able to know, before anyone builds on it.
+        // *notify_writer*: the writer must be able to learn that its version happened before any
+        // operation builds on the version.
         steps::enter(steps::Step::ReconcileNotifyWriter);
         if let Some((block, _)) = &version {
             self.notify_writer(block)?;
@@ -166,19 +173,20 @@ impl<'a> RecordOp<'a> {
             .find(|(replica, ..)| *replica == config.primary)
             .map(|&(replica, word, ..)| (config.replicas[replica], word))
             .ok_or(OpError::Again)?;
-        // Its writer may be stopped, or may not get as far as to ring: whoever sees the mark need
-        // not care.
+        // The writer may be stopped, or may fail before it rings. An operation that sees the stable
+        // bit rings no waiters, so this operation rings first.
         self.ring_waiters(primary, key.partition)?;
-        // T5. If the swap fails someone else has reconciled it, or gone on.
+        // *mark_stable*. If the swap fails, another operation has reconciled the record, or has
+        // written it.
         self.swap(primary, word, primary_head.0, primary_head.stable().0)?;
         Ok(())
     }
 
-    /// Tells the writer of a version that it happened, if it lives. The word only grows: a late
-    /// helper of an earlier operation takes nothing back.
+    /// Tells the writer of a version that it happened, if the writer lives. The outcome word only
+    /// grows, so a late helper of an earlier operation takes nothing back.
     pub(in crate::store) fn notify_writer(&self, block: &Block) -> OpResult<()> {
         let view = self.store.view(self.epoch).ok_or(OpError::Again)?;
-        // A version that several may make has no writer who wants to know.
+        // A version that several members may make has no writer that waits for the outcome.
         if !view.is_living(block.writer) || block.operation == 0 {
             return Ok(());
         }
@@ -195,7 +203,7 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Makes a filling replica hold what the primary has of a key, or something later.
+    /// Makes a filling replica hold the primary's version of a key, or a later version.
     pub(in crate::store) fn copy_record(
         &self,
         config: &Configuration,
@@ -239,7 +247,7 @@ impl<'a> RecordOp<'a> {
                 }
                 swapped?;
             }
-            // Once more if the source has changed meanwhile.
+            // Starts over if the primary's version has changed meanwhile.
             if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
                 return Ok(());
             }

@@ -1,27 +1,13 @@
-//! Removing the records of deleted keys: docs/protocol.md, "Deleting".
+//! Removing the records of deleted keys. The protocol page below has the steps, what a survivor
+//! finds after each, and why each is needed.
 //!
-//! A delete leaves a tombstone, so that nobody takes an older version for the newest. Whoever
-//! deleted the key removes it later, in its background; the tombstones of the dead are found by the
-//! primaries when they go through their records after a death. A record that a put made and left
-//! empty, since it failed or died, is removed in the same way, as if it were a tombstone with the
-//! counter 0.
-//!
-//! | | step | dies or stops here |
-//! |---|---|---|
-//! | D1 | wait until all who were inside an operation when the tombstone was stable have left it | the tombstone stays |
-//! | D2 | all replicas are complete; raise the floor of the partition at each of them to the tombstone's counter | the next version of any key of the partition is greater than it need be |
-//! | D3 | swap the primary's head from the tombstone, reconciled, to "being removed" | the key's next record is a new one, and its versions begin above the floor; another replica that still has the tombstone has nothing that is not deleted |
-//! | D4 | the same at the other replicas | as D3 |
-//! | D5 | each replica takes such nodes out of its index, raises its count of removals, and retires them | they stay in the way of whoever looks for keys of that bucket, and are passed over |
-//!
-//! Without D1 a late participant that holds an older version could install it at a replica where
-//! there is nothing left to tell that it is old. Without the floor a version could come twice: a
-//! key that is put again begins above it. The count of removals is raised before a node can be used
-//! again: a handle that finds the count as it was knows inside its operation that the record is
-//! where it was, and stays there until the operation is over.
-//!
-//! Only its replica changes the successors of nodes in an index, one activity at a time; others
-//! only swap a bucket's first.
+//! The background of the member that deleted a key executes the steps.
+//! [`RecordState::record_tombstone`] queues a tombstone. `remove_piece` waits for a grace period
+//! (*wait*) and then executes *raise_floor*, *mark_primary* and *mark_others* for a few tombstones
+//! at a time. It reports the marked buckets to their replicas, and each replica unlinks the marked
+//! nodes from its own index (*unlink*).
+
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/deleting.md"))]
 
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
@@ -43,42 +29,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// When to look at the participants for the first time.
+/// The pause before a grace period is polled for the first time.
 const COLLECT: Duration = Duration::from_millis(5);
 
-/// How many are removed in one piece of work.
+/// The number of records that are removed in a piece of background work.
 const PIECE: usize = 32;
 
-/// How long to wait until replicas that are filling are looked at again.
+/// The pause before a removal is tried again at a replica that is filling or did not answer.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What the time between looks at retired blocks becomes.
+/// The greatest pause between two checks of retired blocks.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// More than these are not remembered; what is forgotten stays until the next death.
+/// The greatest number of tombstones that are queued. A tombstone beyond that stays until the
+/// primary visits it after the next death.
 const REMEMBERED_MAX: usize = 1 << 20;
 
-/// Keys that were deleted, and the counters of their tombstones; 0 for a record that may have been
-/// left empty. Repair may come upon the same ones again and again.
+/// Deleted keys and the version counters of their tombstones, 0 for a record that may have been
+/// left empty. A set, because repair may find a tombstone again and again.
 type Tombstones = BTreeSet<(Vec<u8>, u64)>;
 
-/// The tombstones that this member is to remove.
+/// The tombstones that this member has to remove.
 #[derive(Default)]
 pub(in crate::store) struct Removals {
+    /// New tombstones, for which no grace period has begun.
     fresh: Mutex<Tombstones>,
-    /// Those that wait for participants.
+    /// Tombstones that wait for a grace period (*wait*).
     waiting: Mutex<Vec<(Tombstones, GracePeriod)>>,
-    /// Those that can be removed.
+    /// Tombstones that can be removed now.
     due: Mutex<Tombstones>,
-    /// The buckets of this member in which nodes are to be taken out, by partition and bucket.
+    /// The buckets of this member with nodes to unlink, as partition and bucket.
     marked: Mutex<Vec<u64>>,
+    /// Whether an activity is removing records: only a single activity at a time changes the index.
     is_busy: Mutex<bool>,
-    /// When to look whether what was retired here can be used again, and how long to wait then.
+    /// When to check whether the blocks that were retired here can be reused, and the pause after
+    /// that.
     retired: Mutex<Option<(Time, Duration)>>,
 }
 
 impl RecordState {
-    /// Notes a tombstone that is stable, or a record that may have been left empty (0), for
+    /// Queues a stable tombstone, or with counter 0 a record that may have been left empty, for
     /// removal.
     pub(in crate::store) fn record_tombstone(&self, key: &[u8], counter: u64) {
         let is_first = {
@@ -94,7 +84,7 @@ impl RecordState {
         }
     }
 
-    /// Notes buckets of this member whose nodes were marked as being removed.
+    /// Queues buckets of this member that have nodes marked as *removed*.
     pub(in crate::store) fn record_marked_buckets(&self, buckets: &[u64]) {
         let is_known = |&place: &u64| {
             (place >> 32) < self.placement.partitions as u64
@@ -104,7 +94,7 @@ impl RecordState {
         let _ = self.job.ring(self.me());
     }
 
-    /// Does a piece of removal; when it wants to go on. For the background alone.
+    /// Executes a piece of removal, for the background alone. Returns when it wants to run again.
     pub(in crate::store) fn remove_some(&self) -> Time {
         if std::mem::replace(&mut *lock(&self.removal.is_busy), true) {
             return Time::NEVER;
@@ -114,6 +104,8 @@ impl RecordState {
         next
     }
 
+    /// A piece of removal: unlinks marked nodes, polls the grace periods, removes some tombstones,
+    /// and lets retired blocks be reused. Returns when it wants to run again.
     fn remove_piece(&self) -> Time {
         let removal = &self.removal;
         let now = self.job.now();
@@ -122,7 +114,7 @@ impl RecordState {
             && let Ok(op) = RecordOp::begin(self)
         {
             for place in marked {
-                // The own memory fails only when this member has ended.
+                // An access to the own memory fails only when the membership has ended.
                 let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
             }
             op.flush_retired();
@@ -141,7 +133,8 @@ impl RecordState {
                 true
             }
         });
-        // Whatever has come meanwhile waits for the next look, so that there are few of them.
+        // Tombstones that arrived meanwhile wait for the next grace period, so that there are few
+        // of them.
         if waiting.is_empty() {
             let fresh = std::mem::take(&mut *lock(&removal.fresh));
             if !fresh.is_empty() {
@@ -159,12 +152,12 @@ impl RecordState {
         let mut marked: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
         let mut is_late = false;
         if !tombstones.is_empty() {
-            // One operation for all, so that what they retire comes together.
+            // A single operation for all tombstones, so that their blocks are retired together.
             let op = RecordOp::begin(self);
             for (key, counter) in tombstones {
                 match self.remove(op.as_ref().ok(), &key, counter, &mut marked) {
                     Ok(true) => {}
-                    // Not now, but later: some replica is not complete, or does not answer.
+                    // Later: a replica is not complete, or does not answer.
                     Ok(false) => {
                         is_late = true;
                         lock(&removal.fresh).insert((key, counter));
@@ -194,33 +187,35 @@ impl RecordState {
         }
     }
 
-    /// Notes that the blocks of removed records wait until nobody can still see them.
+    /// Records that blocks of removed records wait for a grace period.
     fn record_retired(&self) {
         *lock(&self.removal.retired) = Some((self.job.now().after(COLLECT), COLLECT));
     }
 
-    /// Lets such blocks be used again, though this member may write nothing; when to look again.
+    /// Lets the blocks of removed records be reused, also if this member writes nothing. Returns
+    /// when to check again.
     fn reuse_removed(&self) -> Time {
         let Some((due, pause)) = *lock(&self.removal.retired) else { return Time::NEVER };
         let now = self.job.now();
         if now < due {
             return due;
         }
-        // Whoever has deleted may retire nothing for long.
+        // The participant that deleted the key may retire nothing for a long time.
         (0..PARTICIPANTS)
             .filter_map(|participant| RecordOp::begin_as(self, participant))
             .for_each(|op| op.flush_retired());
         if let Ok(op) = RecordOp::begin(self) {
             op.reuse_or_give_back(false, usize::MAX);
         }
-        // Somebody may be stopped: ever more seldom.
+        // A member may be stopped in an operation, so the pause grows.
         let next = now.after(pause);
         *lock(&self.removal.retired) =
             self.has_batches().then_some((next, (pause * 2).min(PAUSE_MAX)));
         if self.has_batches() { next } else { Time::NEVER }
     }
 
-    /// D2 to D4 for one key; whether it is reconciled, one way or the other.
+    /// *raise_floor*, *mark_primary* and *mark_others* for a key. `false` if that has to be tried
+    /// again later.
     fn remove(
         &self,
         op: Option<&RecordOp<'_>>,
@@ -230,7 +225,7 @@ impl RecordState {
     ) -> Result<bool, StoreError> {
         let key = self.any_key_ref(key);
         let bucket = (key.partition as u64) << 32 | key.hash & (self.bucket_count as u64 - 1);
-        // Without an operation: later.
+        // Without an operation it is tried again later.
         let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, bucket, marked));
         match result {
             Ok(is_reconciled) => Ok(is_reconciled),
@@ -248,6 +243,8 @@ impl RecordState {
 }
 
 impl<'a> RecordOp<'a> {
+    /// *raise_floor*, *mark_primary* and *mark_others*, inside an operation. Adds the bucket to
+    /// `marked` for each replica with a node to unlink.
     fn remove(
         &self,
         key: &KeyRef<'_>,
@@ -270,21 +267,21 @@ impl<'a> RecordOp<'a> {
             Ok((found == (true, counter)).then_some(block))
         };
         let Some(block) = is_wanted(primary, head)? else {
-            // Somebody has written the key again.
+            // The key was written again.
             return Ok(true);
         };
-        // D2.
+        // *raise_floor*.
         for &replica in config.replicas.iter() {
             self.raise_floor(replica, key.partition, counter)?;
         }
-        // D3. The state is looked at again: a replica that fills now may have got its floor before
-        // it was raised.
+        // *mark_primary*. The epoch is checked again: a replica that fills under a newer view may
+        // have received its floor before it was raised.
         if !self.is_current() || !self.swap(primary, word, head.0, Head::REMOVED.0)? {
             return Ok(false);
         }
         marked.entry(primary).or_default().push(bucket);
         self.retire_removed(primary, head, block)?;
-        // D4.
+        // *mark_others*.
         for (replica, &member) in
             config.replicas.iter().enumerate().filter(|(replica, _)| *replica != config.primary)
         {
@@ -312,7 +309,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// D5: takes the nodes that are being removed out of a bucket of this member.
+    /// *unlink*: unlinks the nodes that are marked as *removed* from a bucket of this member,
+    /// raises its removal count, and retires the nodes.
     fn take_out(&self, partition: usize, bucket: usize) -> Result<(), Error> {
         let (job, me) = (&self.store.job, self.store.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
@@ -337,8 +335,8 @@ impl<'a> RecordOp<'a> {
                     Some(before) => {
                         job.put(Epoch::ANY, me, before + NODE_NEXT, &next.to_ne_bytes())?
                     }
-                    // Somebody has put a new node before it: the next walk finds it behind that
-                    // one.
+                    // Another member has inserted a node at the front. The next walk finds the
+                    // marked node behind that node.
                     None if job.compare_and_swap(Epoch::ANY, me, first_word, at, next)? != at => {
                         continue 'walk;
                     }

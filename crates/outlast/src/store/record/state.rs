@@ -1,4 +1,4 @@
-//! What the record layer keeps, an operation on records, and how calls are run.
+//! The state of the record layer, an operation on records, and how a call is run.
 
 use crate::engine::mapped::Direct;
 use crate::store::error::StoreResult;
@@ -12,14 +12,15 @@ use crate::store::record::remove::Removals;
 use crate::store::value::RESERVED;
 use std::ops::{Deref, DerefMut};
 
-/// The state of the record layer, with those of the layers below.
+/// The state of the record layer, with the states of the layers below.
 pub(in crate::store) struct RecordState {
     pub(in crate::store) memory: MemoryState,
     pub(in crate::store) hints: ReadHints,
     pub(in crate::store) location_cache: LocationCache,
     /// Whether values have checksums.
     pub(in crate::store) checksums: bool,
-    /// Whether each key is written by one handle alone between two recoveries.
+    /// Whether the program promised that between two recoveries only a single handle writes each
+    /// key.
     pub(in crate::store) sole_writers: bool,
     pub(in crate::store) removal: Removals,
     pub(in crate::store) locks: Locks,
@@ -79,7 +80,8 @@ impl<'a> DerefMut for RecordOp<'a> {
 }
 
 impl RecordState {
-    /// Runs an operation until it is done, beginning anew whenever the view has changed under it.
+    /// Runs an operation until it is done. Starts over whenever the view has changed during an
+    /// attempt.
     pub(in crate::store) fn run<T>(
         &self,
         attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
@@ -87,7 +89,8 @@ impl RecordState {
         self.run_as(0, attempt)
     }
 
-    /// Runs an operation for a transaction whose attempts have failed `rank` times; see `tx`.
+    /// Runs an operation for a transaction after `rank` failed attempts of the transaction; see
+    /// `tx`.
     pub(in crate::store) fn run_as<T>(
         &self,
         rank: u32,
@@ -99,7 +102,8 @@ impl RecordState {
         })
     }
 
-    /// The same; `None` if the partition that it needs is lost, or is being salvaged.
+    /// Runs an operation like [`RecordState::run`]; `None` if its partition is lost or is being
+    /// salvaged.
     pub(in crate::store) fn run_or_lost<T>(
         &self,
         mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
@@ -110,8 +114,8 @@ impl RecordState {
         })
     }
 
-    /// The same for a call on a key, which passes the gate of global mode; what is the store's own
-    /// does not have to.
+    /// Runs the operation of a call on a key. The call passes the gate of global mode inside the
+    /// operation. Calls on the store's own records pass it in any state.
     #[inline]
     pub(in crate::store) fn run_call<T>(
         &self,

@@ -1,4 +1,6 @@
-//! The version floor of a partition: versions of a key that is put again begin above it.
+//! The version floor of a partition: a word at each replica that is not below the version counter
+//! of any removed record. A key that is put again starts above it, so that the versions of a key
+//! never repeat (docs/protocol/deleting.md).
 
 use crate::engine::MemberId;
 use crate::store::error::StoreError;
@@ -7,11 +9,11 @@ use crate::store::record::block_io::COUNTER_MAX;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::layout::PARTITION_FLOOR;
 
-/// The bits of a version's counter below the partition's incarnation.
+/// The number of bits of a version counter below the partition's incarnation.
 pub(in crate::store) const INCARNATION_SHIFT: u32 = 48;
 
 impl<'a> RecordOp<'a> {
-    /// The floor of a partition's versions at a replica.
+    /// The version floor of a partition at a replica.
     pub(in crate::store) fn floor(&self, replica: MemberId, partition: usize) -> OpResult<u64> {
         let floor = self.load(replica, self.partition_word(replica, partition, PARTITION_FLOOR))?;
         if floor >= COUNTER_MAX {
@@ -23,7 +25,7 @@ impl<'a> RecordOp<'a> {
         Ok(floor)
     }
 
-    /// Raises the floor of a partition's versions at a replica.
+    /// Raises the version floor of a partition at a replica to `floor`. The floor never sinks.
     pub(in crate::store) fn raise_floor(
         &self,
         replica: MemberId,

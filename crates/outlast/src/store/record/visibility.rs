@@ -1,4 +1,9 @@
-//! What readers and writers see of a record that a transaction has changed or locked.
+//! The visible version of a record that a transaction has changed or locked, for readers and
+//! writers.
+//!
+//! The value of a provisional version holds the old and the new value and names an *intent*. The
+//! state of the intent decides which of them is visible (docs/protocol/transactions.md, "Readers").
+//! `tx` writes, decides and clears intents. This module only reads them.
 
 use crate::engine::MemberId;
 use crate::store::error::StoreError;
@@ -14,19 +19,21 @@ use crate::store::segment::intent::{
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::value::Version;
 
-/// How a transaction stands, as its intent says.
+/// The state of a transaction, as its intent says.
 pub(in crate::store) struct IntentStanding {
-    /// `None`: there is no such intent any more. `Joined`: to a recovery for which there is no
-    /// recovery_decision.
+    /// `None`: the intent does not exist any more. `Joined`: the intent belongs to a coordinated
+    /// recovery without a recovery decision.
     pub(in crate::store) state: Option<IntentState>,
+    /// The number of failed attempts of the transaction.
     pub(in crate::store) rank: u32,
-    /// The recovery that it is joined to, or 0.
+    /// The coordinated recovery that the intent is joined to, or 0.
     pub(in crate::store) recovery: u64,
 }
 
 impl<'a> RecordOp<'a> {
-    /// What a reader is to see of a version at the primary, as a place and a header; the place is
-    /// such that the value is where that of a plain version with this header would be.
+    /// The version that a reader sees in a block at the primary, as an offset and a header. The
+    /// offset is chosen so that the value lies where a plain version with this header would have
+    /// it.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn visible(
@@ -39,6 +46,9 @@ impl<'a> RecordOp<'a> {
         self.visible_as(config, key, offset, block, false)
     }
 
+    /// The version that a reader sees, as [`RecordOp::visible`] returns it. While the store is
+    /// frozen for a consistent cut (`is_frozen`), a provisional version without an intent shows its
+    /// old value.
     pub(in crate::store) fn visible_as(
         &self,
         config: &Configuration,
@@ -54,6 +64,7 @@ impl<'a> RecordOp<'a> {
         self.resealed(key, config.replicas[config.primary], offset, block, seen)
     }
 
+    /// The visible version, without a checksum of its own.
     fn seen_in(
         &self,
         config: &Configuration,
@@ -71,8 +82,7 @@ impl<'a> RecordOp<'a> {
         }
         let found = self.read_provisional(primary, offset, block)?;
         let standing = self.standing(&found.id)?;
-        // The intent is in another partition: what was read of it counts only if the view is the
-        // same.
+        // The intent is in another partition. Its state counts only if the view is unchanged.
         if !self.is_current() {
             return Err(OpError::Again);
         }
@@ -89,8 +99,8 @@ impl<'a> RecordOp<'a> {
         };
         match standing.state {
             Some(IntentState::Committed) => {
-                // Its committer may be stopped before it rings, and then nobody may know more than
-                // those who wait.
+                // The committer may be stopped before it rings. No reader may then know more than
+                // the waiters, so this reader rings.
                 self.ring_waiters(primary, key.partition)?;
                 let Some(new_len) = found.new_len else {
                     return Ok((start + old_at - value_start(old.len), old));
@@ -116,7 +126,7 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// What a writer finds, if no transaction is in its way.
+    /// The version that a writer finds, if no transaction blocks it.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn free_of_transactions(
@@ -138,15 +148,15 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// A key that is lost. Whoever is told so can give it up, also if it has not heard of it
-    /// otherwise yet.
+    /// The error for a lost key. The damage is recorded first, so that a caller that gets the error
+    /// can accept the loss, also if this member has not heard of it yet.
     #[cold]
     pub(in crate::store) fn lost(&self, key: &KeyRef<'_>) -> OpError {
         self.store.record_damage(key.partition);
         OpError::Fail(StoreError::DataLost { partition: key.partition })
     }
 
-    /// The version that a restored one stands for, as a place and a header.
+    /// The version that a restored version brings back, as an offset and a header.
     pub(in crate::store) fn restored(
         &self,
         replica: MemberId,
@@ -162,6 +172,7 @@ impl<'a> RecordOp<'a> {
         Ok((start + RESTORED_HEAD as u64 - value_start(len), block))
     }
 
+    /// Reads and checks the head of a provisional version.
     pub(in crate::store) fn read_provisional(
         &self,
         replica: MemberId,
@@ -178,7 +189,7 @@ impl<'a> RecordOp<'a> {
             }))
     }
 
-    /// How a transaction stands.
+    /// The state of a transaction. The recovery decision decides a joined intent.
     pub(in crate::store) fn standing(&self, id: &IntentId) -> OpResult<IntentStanding> {
         let standing = self.read_intent(id)?;
         if standing.state != Some(IntentState::Joined) {
@@ -187,15 +198,16 @@ impl<'a> RecordOp<'a> {
         let state = match self.decision_of(standing.recovery)? {
             Some(true) => IntentState::Committed,
             Some(false) => IntentState::Aborted,
-            // The recovery_decision is overwritten by the next recovery, when all intents of this
-            // one have been ended: as long as this one is there, there was none.
+            // The next recovery overwrites the recovery decision only when all intents of this
+            // recovery have been ended. So as long as this intent is there, no decision was made.
             None if self.read_intent(id)?.state == Some(IntentState::Joined) => IntentState::Joined,
             None => return Err(OpError::Again),
         };
         Ok(IntentStanding { state: Some(state), ..standing })
     }
 
-    /// What the intent itself says.
+    /// The state in the intent itself. A joined intent is read again, with the number of its
+    /// recovery.
     pub(in crate::store) fn read_intent(&self, id: &IntentId) -> OpResult<IntentStanding> {
         let gone = IntentStanding { state: None, rank: 0, recovery: 0 };
         const JOINED: usize = INTENT_HEAD + 8;
@@ -221,8 +233,8 @@ impl<'a> RecordOp<'a> {
         Ok(standing)
     }
 
-    /// Whether a recovery is committed or aborted; `None` if the recovery_decision is about another
-    /// one.
+    /// Whether a recovery is committed or aborted. `None` if the recovery decision belongs to
+    /// another recovery.
     fn decision_of(&self, recovery: u64) -> OpResult<Option<bool>> {
         let mut bytes = [0; RECOVERY_DECISION_HEAD];
         let len = self.read_own(&RecoveryDecision::key(), &mut bytes, RECOVERY_DECISION_HEAD)?;
@@ -231,8 +243,8 @@ impl<'a> RecordOp<'a> {
         Ok(recovery_decision.map(|(_, is_committed)| is_committed))
     }
 
-    /// The first bytes of one of the store's own records; how many, 0 if it has fewer than `len` or
-    /// is not there.
+    /// Reads the first `len` bytes of a record of the store's own. Returns `len`, or 0 if the
+    /// record has fewer bytes or does not exist.
     fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> OpResult<usize> {
         let key = self.store.any_key_ref(key);
         let config = self.config(key.partition)?;

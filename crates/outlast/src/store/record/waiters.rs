@@ -1,4 +1,6 @@
-//! Members that wait for a change in a partition.
+//! Waiting for a change: the waiter word of a partition, and ringing its members.
+
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/waiting.md"))]
 
 use crate::engine::MemberId;
 use crate::store::error::StoreResult;
@@ -6,17 +8,17 @@ use crate::store::operation::error::OpResult;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::layout::PARTITION_WAITERS;
 
-/// The part of a notice word that says who waits; the rest counts how often someone has entered
-/// itself.
+/// The bits of a waiter word that name the waiting members. The bits above count the announcements.
 pub(in crate::store) const WAITER_BITS: u64 = (1 << 40) - 1;
 
-/// The bit of a member in a notice word; members may share one.
+/// The bit of a member in a waiter word. Members with equal numbers modulo 40 share a bit.
 fn waiter_bit(member: MemberId) -> u64 {
     1 << (member.0 % 40)
 }
 
 impl RecordState {
-    /// Enters this member among those who are rung when something in the key's partition changes.
+    /// Announces this member as a waiter for changes in the key's partition. The caller reads the
+    /// key after this call, so that it misses no change.
     pub(in crate::store) fn announce_waiter(&self, key: &[u8]) -> StoreResult<()> {
         let key = self.key_ref(key)?;
         let bit = waiter_bit(self.me());
@@ -38,6 +40,9 @@ impl RecordState {
 }
 
 impl<'a> RecordOp<'a> {
+    /// Rings the bells of the members that wait for a change in the partition. An operation rings
+    /// after it published a version and before it sets the stable bit. A reader that meets a
+    /// committed provisional version rings as well.
     #[inline(always)]
     pub(in crate::store) fn ring_waiters(
         &self,
@@ -51,6 +56,7 @@ impl<'a> RecordOp<'a> {
         }
     }
 
+    /// Rings the members that a waiter word names, and clears their bits.
     #[cold]
     fn ring_each(&self, primary: MemberId, word: u64, waiters: u64) -> OpResult<()> {
         let members = self.store.job.members() as u32;
@@ -61,8 +67,9 @@ impl<'a> RecordOp<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
-        // After the bells, so that nobody is forgotten if this member stops here. Whoever has
-        // entered itself since, for the first time or again, has changed the word.
+        // After the bells: if this member stops here, no waiter is forgotten. A waiter that
+        // announced itself since, for the first time or again, has changed the count in the word,
+        // and the swap fails.
         self.swap(primary, word, waiters, waiters & !WAITER_BITS)?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The walk over all records of a partition.
+//! The walk over all records of a partition at its primary.
 
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::OpResult;
@@ -7,8 +7,9 @@ use crate::store::record::state::RecordOp;
 use crate::store::segment::layout::Block;
 
 impl RecordOp<'_> {
-    /// Reconciles each record of a partition whose key is wanted, and passes the key with the place
-    /// and the header of its version at the primary. Records without a version are skipped.
+    /// Reconciles each record of a partition with a wanted key, and calls `each` with the key, and
+    /// with the offset and the header of its block at the primary. Records without a version are
+    /// skipped.
     pub(in crate::store) fn for_each_record(
         &self,
         config: &Configuration,

@@ -1,4 +1,12 @@
-//! Writing a record on the slow path.
+//! Writing a record on the slow path: `put`, `put_if`, `delete` and `add`, and the writes of
+//! transactions.
+//!
+//! [`RecordOp::try_write`] is an attempt at a write. It finds the predecessor (*find*, *check*),
+//! asks the caller for the change, and replaces the predecessor ([`RecordOp::replace`]).
+//! `publish.rs` has the steps from *fill* to *mark_stable*. [`RecordOp::confirm`] finds out whether
+//! a version happened.
+
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/writing.md"))]
 
 use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
@@ -17,38 +25,41 @@ use crate::store::segment::layout::{Block, Kind, OPERATION_MASK, REMOVALS, holde
 use crate::store::steps;
 use crate::store::value::Version;
 
-/// What is there when a change is decided.
+/// The current version of a key, when a change is decided.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct CurrentVersion {
     pub(in crate::store) version: Version,
 }
 
-/// What a change makes of a key.
+/// What a change does to a key.
 pub(in crate::store) enum Change<'a> {
+    /// A new value; the owner of the key stays. A new key belongs to this member.
     Put(&'a [u8]),
+    /// A new value that was made for this change; the owner of the key stays.
     Owned(Vec<u8>),
-    /// A value that another member is to own.
+    /// A new value, and a new owner of the key.
     PutFor(&'a [u8], MemberId),
-    /// The same value, owned by the member that writes it.
+    /// The current value, with this member as the owner of the key.
     Adopt(Vec<u8>),
     Delete,
     Nothing,
 }
 
-/// What a new version is, beside its value.
+/// The attributes of a new version, besides its value.
 pub(in crate::store) struct VersionAttributes {
     pub(in crate::store) kind: Kind,
     pub(in crate::store) is_deleted: bool,
     pub(in crate::store) owner: MemberId,
-    /// Whose version it is, if several members may make the same one, so that it does not matter
-    /// who does.
+    /// The committer, for a version that several members may make in an identical form.
     pub(in crate::store) author: Option<MemberId>,
-    /// Whether it deletes the key, or is to: then it is above the floor, so that whoever looked at
-    /// that before, and found no such key, notices that there was one; see `tx`.
+    /// Whether the counter must be above the version floor. So it is for a version that deletes the
+    /// key, or will delete it on commit: a transaction that loaded the floor before, and found the
+    /// key absent, then detects that the key existed; see `tx`.
     pub(in crate::store) is_above_floor: bool,
 }
 
 impl VersionAttributes {
+    /// The attributes of a plain version or a tombstone.
     pub(in crate::store) fn plain(is_deleted: bool, owner: MemberId) -> VersionAttributes {
         VersionAttributes {
             kind: Kind::Plain,
@@ -65,14 +76,14 @@ pub(in crate::store) struct NewVersion<'v> {
     pub(in crate::store) block: Block,
     pub(in crate::store) value: &'v [u8],
     pub(in crate::store) class: usize,
-    /// The block that was taken or filled at each replica, 0 if none, or if it is used, or if a
-    /// request that was not answered may still come to it or name it.
+    /// The block that was taken or filled at each replica. 0 if there is none, if a head word names
+    /// it already, or if a request without an answer may still write to it or publish it.
     pub(in crate::store) offsets: [u64; REPLICA_LIST_MAX],
-    /// The record at each replica that is known to have one, 0 otherwise.
+    /// The offset of the record's head word at each replica, 0 if it is not known.
     pub(in crate::store) words: [u64; REPLICA_LIST_MAX],
-    /// A bit for each replica that is filling and has no room.
+    /// A bit for each replica that is skipped: it is filling and has no room.
     pub(in crate::store) skipped: u64,
-    /// Whether the primary's head names it, or has named it.
+    /// Whether the primary's head word names the version, or has named it.
     pub(in crate::store) is_published: bool,
 }
 
@@ -90,21 +101,22 @@ impl<'v> NewVersion<'v> {
     }
 }
 
-/// What a new_version is to take the place of.
+/// The predecessor: the version that a new version replaces.
 pub(in crate::store) struct Predecessor<'m> {
-    /// The head word at the primary, and the reconciled head that it holds.
+    /// The offset of the primary's head word, 0 if there is no record, and its reconciled content.
     pub(in crate::store) word: u64,
     pub(in crate::store) head: Head,
-    /// The version that the head names; `None` if there is none.
+    /// The version that the head word names; `None` if it names none.
     pub(in crate::store) block: Option<Block>,
-    /// Where the replicas have it.
+    /// The cached location, if the call has one. The write updates it.
     pub(in crate::store) cached: Option<&'m mut CachedLocation>,
-    /// Whether nobody has looked yet whether it is so: the publication does, see `series.rs`.
+    /// Whether the cached location is not validated yet: *publish* validates it, see
+    /// `fast_remote.rs`.
     pub(in crate::store) is_cached: bool,
 }
 
 impl<'m> Predecessor<'m> {
-    /// What a handle has_cached, without a look.
+    /// The predecessor that a handle has cached, not validated.
     pub(in crate::store) fn assumed(
         config: &Configuration,
         cached: &'m mut CachedLocation,
@@ -119,24 +131,26 @@ impl<'m> Predecessor<'m> {
         }
     }
 
-    /// Whether a handle knows where a replica has the record.
+    /// Whether the location of the record at a replica is cached.
     pub(in crate::store) fn has_cached(&self, replica: usize) -> bool {
         self.block.is_some()
             && self.cached.as_ref().is_some_and(|cached| cached.at[replica].word != 0)
     }
 
-    /// What is there, as a place and a header.
+    /// The version that was found, as the offset of its block and its header.
     pub(in crate::store) fn found(&self) -> Option<(u64, Block)> {
         self.head.offset().zip(self.block)
     }
 
-    /// The head alone; what it names is taken care of.
+    /// A predecessor of which only the head word is known. The write does not retire the block that
+    /// it names.
     pub(in crate::store) fn unknown(head: Head) -> Predecessor<'static> {
         Predecessor { word: 0, head, block: None, cached: None, is_cached: false }
     }
 }
 
 impl<'a> RecordOp<'a> {
+    /// An attempt at a write, inside an operation. `None` if the change left the key as it is.
     #[inline]
     pub(in crate::store) fn try_write<'v>(
         &mut self,
@@ -146,7 +160,8 @@ impl<'a> RecordOp<'a> {
         needs_value: bool,
     ) -> OpResult<Option<Version>> {
         let store = self.store;
-        // What decides about transactions waits elsewhere.
+        // Writes of intents are not stopped here: a transaction that is being decided goes on in
+        // spite of a freeze, and `tx` stops the others.
         if store.freeze.is_set() && !is_intent(key.key) {
             return Err(OpError::Frozen);
         }
@@ -196,6 +211,7 @@ impl<'a> RecordOp<'a> {
         self.replace(config, key, predecessor, value, VersionAttributes::plain(is_deleted, owner))
     }
 
+    /// *find* and *check*: the predecessor, from a valid cached location or by a lookup.
     #[inline]
     fn find_before<'m>(
         &self,
@@ -212,7 +228,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W2 and W3 by what a handle has_cached, if that is still so.
+    /// *find* and *check* with a cached location. Returns the location itself if it is not valid
+    /// any more.
     #[inline]
     fn find_cached<'m>(
         &self,
@@ -231,7 +248,8 @@ impl<'a> RecordOp<'a> {
             return Ok(Err(cached));
         }
         let head = Head(self.load(primary, word)?);
-        // A block is used again, and its head looks the same: only the version tells.
+        // A block may have been reused for a later version. Its head word then looks as before, and
+        // only the version counter tells.
         if head.stable() != known.stable() || self.load(primary, offset)? != cached.block.counter {
             return Ok(Err(cached));
         }
@@ -239,9 +257,9 @@ impl<'a> RecordOp<'a> {
         Ok(Ok(Predecessor { word, head, block, cached: Some(cached), is_cached: false }))
     }
 
-    /// W2 and W3: the reconciled head of a key's record at the primary, and what it names. If there
-    /// is no record, one is made if `must_exist`; otherwise the head word is 0: a call that changes
-    /// nothing leaves nothing behind.
+    /// *find* and *check*: the reconciled head word of a key's record at the primary, and the
+    /// version that it names. If there is no record, one is made if `must_exist`. Otherwise the
+    /// offset of the head word is 0: a call that changes nothing makes no record.
     pub(in crate::store) fn find_reconciled<'m>(
         &self,
         config: &Configuration,
@@ -258,7 +276,8 @@ impl<'a> RecordOp<'a> {
                     config_number: config.config_number,
                     ..CachedLocation::NOTHING
                 };
-                // The counts before anything is looked up, so that a removal after that is noticed.
+                // The removal counts are loaded before the lookup, so that a later removal is
+                // detected.
                 let places = self.removals(config).chain([bucket]);
                 let words: [u64; REPLICA_LIST_MAX + 1] = self.load_each(places)?;
                 for (at, removals) in cached.at.iter_mut().zip(&words[..config.replicas.len()]) {
@@ -286,7 +305,7 @@ impl<'a> RecordOp<'a> {
         Ok(Predecessor { word, head, block, cached, is_cached: false })
     }
 
-    /// Where the replicas count the records that they have taken out of their indexes.
+    /// The offsets of the replicas' removal counts.
     fn removals<'c>(
         &'c self,
         config: &'c Configuration,
@@ -294,7 +313,7 @@ impl<'a> RecordOp<'a> {
         config.replicas.iter().zip(&config.roots).map(|(&member, root)| (member, root + REMOVALS))
     }
 
-    /// W4 to W9: puts a version in the place of what was found.
+    /// *fill* to *confirm*: replaces the predecessor by a new version.
     #[inline]
     pub(in crate::store) fn replace(
         &mut self,
@@ -311,10 +330,11 @@ impl<'a> RecordOp<'a> {
             store.record_tombstone(key.key, 0);
             return Err(error);
         }
-        // The floor after the record was found: what was removed before had raised it.
+        // The floor is loaded after the record was found: a removal before that had raised the
+        // floor.
         let counter = match predecessor.block {
             None => self.floor(primary, key.partition)?,
-            // The tombstone may be one that was removed elsewhere.
+            // At other replicas the record of this tombstone may have been removed.
             Some(block) if block.is_deleted && mutant("forget-tombstone") => 0,
             Some(block) if block.is_deleted || shape.is_above_floor => {
                 block.counter.max(self.floor(primary, key.partition)?)
@@ -354,21 +374,23 @@ impl<'a> RecordOp<'a> {
                 }
                 self.keep_unused(config, &new_version);
                 if result.is_err() && predecessor.block.is_none() {
-                    // The record may stay empty.
+                    // The record may stay empty, and is then removed like a tombstone.
                     store.record_tombstone(key.key, 0);
                 }
             }
         }
         match result {
             Ok(false) => Err(OpError::Again),
-            // Another thread has ended the membership: the last swap may have gone nowhere.
+            // Another thread has ended the membership: the last swap may have gone to memory that
+            // is no longer shared.
             Ok(true) if store.job.has_ended() => Err(OpError::Fail(StoreError::Closed)),
             Ok(true) => Ok(Some(block.version())),
-            // Whoever makes a version that others make too looks again whether it is still to be
-            // made.
+            // A member that makes a version that others may make, too, checks again whether it
+            // still has to be made.
             Err(OpError::Again) if shape.author.is_some() => Err(OpError::Again),
             Err(OpError::Again) => self.confirm(key, &block),
-            // A replica was completed meanwhile and has no room, but others can see the version.
+            // A replica was completed meanwhile and has no room, but other members can see the
+            // version.
             Err(OpError::Fail(StoreError::OutOfMemory { .. })) if new_version.is_published => {
                 match shape.author {
                     None => self.confirm(key, &block),
@@ -379,7 +401,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// W2 and W3 for a key that had no record: makes one. `Again` if there is something by now.
+    /// *find* and *check* for a key without a record: makes the record. `Again` if the record has a
+    /// version by then.
     fn make_record(
         &self,
         config: &Configuration,
@@ -394,15 +417,16 @@ impl<'a> RecordOp<'a> {
         if predecessor.head.offset().is_none() { Ok(()) } else { Err(OpError::Again) }
     }
 
-    /// Whether the view has changed, where that matters to a version that all replicas of the
-    /// configuration hold: those who live keep it whatever happens, but what the dead have may have
-    /// been salvaged before it was there.
+    /// Whether the view has changed and the version must be confirmed. That is needed only where
+    /// dead segments are salvaged. All replicas of the configuration hold the version, and the
+    /// living replicas keep it whatever happens. But the memory of a dead replica may have been
+    /// salvaged before the version was there.
     #[inline]
     pub(in crate::store) fn is_late(&self) -> bool {
         self.store.salvage_is_on && !self.is_current() && !mutant("salvage-late")
     }
 
-    /// Keeps the blocks of a new_version that nobody has seen for the next time.
+    /// Keeps the blocks of a new version that no other member has seen, for the next operation.
     pub(in crate::store) fn keep_unused(
         &self,
         config: &Configuration,
@@ -415,7 +439,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The view has changed in the middle: finds out whether the version happened.
+    /// *confirm*: finds out whether the version happened, after the view has changed during the
+    /// write or a replica had no room. `Again` if it did not happen.
     #[cold]
     pub(in crate::store) fn confirm(
         &mut self,
@@ -429,9 +454,10 @@ impl<'a> RecordOp<'a> {
                 Ok(true) => return Ok(Some(block.version())),
                 Ok(false) => return Err(OpError::Again),
                 Err(OpError::Again) => patience.check(self.store)?,
-                // What is salvaged tells.
+                // The salvaged record tells whether the version happened.
                 Err(OpError::Lost(partition)) => self.store.await_salvage(partition)?,
-                // Nobody can tell whether the version stays.
+                // A replica has no room for the reconciled version, and it is open whether the
+                // version stays.
                 Err(OpError::Fail(StoreError::OutOfMemory { member, .. })) => {
                     if !patience.wait_for_room(self.store) {
                         let limit = ROOM_PATIENCE.min(self.store.job.time_limit());
@@ -443,6 +469,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
+    /// Whether the version happened: it is the current version, or a helper has reported it in the
+    /// outcome word.
     fn has_happened(&mut self, key: &KeyRef<'_>, block: &Block) -> OpResult<bool> {
         steps::enter(steps::Step::WriteConfirm);
         let config = self.config(key.partition)?;
