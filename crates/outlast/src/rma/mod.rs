@@ -8,7 +8,6 @@
 //!
 //! ```
 //! use outlast::rma::{Communicator, Error, Op};
-//! use outlast::Engine;
 //!
 //! let job = outlast::join()?;
 //! let mut comm = Communicator::world(&job)?;

@@ -168,7 +168,7 @@ impl CutPart<'_> {
     fn list(&mut self, partition: usize) -> Result<(), OpError> {
         let store = self.op.store;
         let config = self.op.config(partition)?;
-        if config.replicas[config.primary] != store.me() {
+        if config.primary_member() != store.me() {
             return Ok(());
         }
         let CutPart { store: state, op, records, .. } = self;

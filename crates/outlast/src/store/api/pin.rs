@@ -162,7 +162,7 @@ impl StoreState {
         slot: usize,
     ) -> OpResult<Option<Pinned>> {
         let config = op.config(key.partition)?;
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let mut pinned = None;
         if let Some(head) = op.find_head(config, key, None)?
             && let Some(offset) = head.offset()
@@ -176,7 +176,7 @@ impl StoreState {
             };
             if !seen.is_deleted {
                 let mut places = vec![(primary, offset)];
-                for (replica, &member) in config.replicas.iter().enumerate() {
+                for (replica, member) in config.enumerate() {
                     if replica == config.primary || !config.is_ready(replica) {
                         continue;
                     }

@@ -4,6 +4,7 @@ use crate::engine::MemberId;
 use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::op::Op;
+use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
 use crate::store::segment::head::{Head, Phase, State};
 use crate::store::segment::layout::{PARTITION_BUCKETS, PARTITION_STATE};
@@ -20,7 +21,7 @@ pub(in crate::store) struct Configuration {
     /// The configuration's number, which configuration numbers the heads written under it.
     pub(in crate::store) config_number: u64,
     /// Which of the replicas decides the order of writes.
-    pub(in crate::store) primary: usize,
+    pub(in crate::store) primary: ReplicaIndex,
     /// A bit for each replica that has an index: it is filling or complete, and stays so.
     ready: AtomicU64,
     pub(in crate::store) replicas: ReplicaList,
@@ -58,8 +59,38 @@ impl std::ops::Deref for ReplicaList {
 }
 
 impl Configuration {
-    pub(in crate::store) fn is_ready(&self, replica: usize) -> bool {
-        self.ready.load(Ordering::Acquire) & 1 << replica != 0
+    /// The member that holds a replica.
+    #[inline(always)]
+    pub(in crate::store) fn member(&self, replica: ReplicaIndex) -> MemberId {
+        self.replicas[replica.index()]
+    }
+
+    /// The member that holds the primary.
+    #[inline(always)]
+    pub(in crate::store) fn primary_member(&self) -> MemberId {
+        self.member(self.primary)
+    }
+
+    /// The replicas with the members that hold them, in their order.
+    pub(in crate::store) fn enumerate(
+        &self,
+    ) -> impl Iterator<Item = (ReplicaIndex, MemberId)> + '_ {
+        self.indices().map(|replica| (replica, self.member(replica)))
+    }
+
+    /// The positions of all replicas, in their order.
+    pub(in crate::store) fn indices(&self) -> impl Iterator<Item = ReplicaIndex> + use<> {
+        (0..self.replicas.len()).map(ReplicaIndex::new)
+    }
+
+    /// The replicas that have an index.
+    #[inline(always)]
+    pub(in crate::store) fn ready(&self) -> ReplicaSet {
+        ReplicaSet::from_bits(self.ready.load(Ordering::Acquire))
+    }
+
+    pub(in crate::store) fn is_ready(&self, replica: ReplicaIndex) -> bool {
+        self.ready().contains(replica)
     }
 
     /// Makes sure that no operation that begins from now on takes this for the right configuration,
@@ -82,17 +113,17 @@ impl Configuration {
     /// Whether a replica has an index that is not among `done`, a bit for each. Other threads share
     /// what is known: a replica that one of them has just found is news to everyone whose list of
     /// replicas is older.
-    pub(in crate::store) fn has_others_than(&self, done: u64) -> bool {
-        self.ready.load(Ordering::Acquire) & !done != 0 && !mutant("miss-news")
+    pub(in crate::store) fn has_others_than(&self, done: ReplicaSet) -> bool {
+        !self.ready().is_subset(done) && !mutant("miss-news")
     }
 
-    pub(in crate::store) fn ready_replicas(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.replicas.len()).filter(|&replica| self.is_ready(replica))
+    pub(in crate::store) fn ready_replicas(&self) -> impl Iterator<Item = ReplicaIndex> + '_ {
+        self.indices().filter(|&replica| self.is_ready(replica))
     }
 
     #[inline(always)]
     pub(in crate::store) fn are_all_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire) == (1 << self.replicas.len()) - 1
+        self.ready() == ReplicaSet::first(self.replicas.len())
     }
 
     /// The head of a new record. Before the first death there is nothing that could be brought up
@@ -180,8 +211,10 @@ impl<'a> Op<'a> {
     /// complete, so that a late repairer of an older configuration cannot complete them, and finds
     /// the primary.
     fn enter(&self, partition: usize, replicas: &Assignment) -> OpResult<Configuration> {
-        let (mut primary, mut ready, config_number) = (None, 0, replicas.configuration);
+        let (mut primary, mut ready, config_number) =
+            (None, ReplicaSet::EMPTY, replicas.configuration);
         for (index, &replica) in replicas.members.iter().enumerate() {
+            let index = ReplicaIndex::new(index);
             let state = loop {
                 let state = self.state(replica, partition)?;
                 if state.phase() == Phase::Complete || state.configuration() == config_number {
@@ -200,11 +233,11 @@ impl<'a> Op<'a> {
             match state.phase() {
                 Phase::Absent | Phase::Lost => {}
                 Phase::Filling => {
-                    ready |= 1 << index;
+                    ready.insert(index);
                     primary = if mutant("trust-absent") { Some(index) } else { primary };
                 }
                 Phase::Complete => {
-                    ready |= 1 << index;
+                    ready.insert(index);
                     if state.configuration() < config_number && primary.is_none() {
                         primary = Some(index);
                     }
@@ -219,14 +252,14 @@ impl<'a> Op<'a> {
         &self,
         config_number: u64,
         replicas: &[MemberId],
-        primary: usize,
-        ready: u64,
+        primary: ReplicaIndex,
+        ready: ReplicaSet,
     ) -> Configuration {
         Configuration {
             epoch: AtomicU64::new(self.epoch.0),
             config_number,
             primary,
-            ready: AtomicU64::new(ready),
+            ready: AtomicU64::new(ready.bits()),
             replicas: ReplicaList::new(replicas),
             roots: std::array::from_fn(|replica| {
                 replicas.get(replica).map_or(0, |&replica| self.store.root(replica))
@@ -238,7 +271,12 @@ impl<'a> Op<'a> {
 
     /// A configuration in which this member is alone, for what nobody else sees yet.
     pub(in crate::store) fn config_alone(&self, config_number: u64) -> Configuration {
-        self.new_configuration(config_number, &[self.store.me()], 0, 1)
+        self.new_configuration(
+            config_number,
+            &[self.store.me()],
+            ReplicaIndex::new(0),
+            ReplicaSet::first(1),
+        )
     }
 
     pub(in crate::store) fn state(&self, replica: MemberId, partition: usize) -> OpResult<State> {
@@ -268,14 +306,14 @@ impl<'a> Op<'a> {
     pub(in crate::store) fn buckets(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         partition: usize,
     ) -> OpResult<u64> {
         let known = config.buckets[replica].load(Ordering::Acquire);
         if known != 0 {
             return Ok(known);
         }
-        let member = config.replicas[replica];
+        let member = config.member(replica);
         let buckets =
             self.load(member, self.partition_word(member, partition, PARTITION_BUCKETS))?;
         check_place(member, buckets)?;
@@ -289,10 +327,10 @@ impl<'a> Op<'a> {
         config: &Configuration,
         partition: usize,
     ) -> OpResult<()> {
-        for replica in (0..config.replicas.len()).filter(|&replica| !config.is_ready(replica)) {
+        for replica in config.indices().filter(|&replica| !config.is_ready(replica)) {
             steps::enter(steps::Step::WriteCatchUp);
-            if !self.state(config.replicas[replica], partition)?.is_absent() {
-                config.ready.fetch_or(1 << replica, Ordering::AcqRel);
+            if !self.state(config.member(replica), partition)?.is_absent() {
+                config.ready.fetch_or(ReplicaSet::only(replica).bits(), Ordering::AcqRel);
             }
         }
         Ok(())
@@ -328,14 +366,14 @@ mod tests {
         let config = Configuration {
             epoch: AtomicU64::new(1),
             config_number: 3,
-            primary: 0,
+            primary: ReplicaIndex::new(0),
             ready: AtomicU64::new(0b011),
             replicas: ReplicaList::new(&[MemberId(4), MemberId(1), MemberId(7)]),
             roots: [0; REPLICA_LIST_MAX],
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
             next: OnceLock::new(),
         };
-        let done = config.ready_replicas().fold(0, |done, replica| done | 1 << replica);
+        let done = config.ready_replicas().collect();
         assert!(!config.has_others_than(done));
         config.ready.fetch_or(0b100, Ordering::AcqRel);
         assert!(config.has_others_than(done) && config.are_all_ready());

@@ -13,6 +13,7 @@
 //! brings a new domain; so the spares then come last, and only among the rest.
 
 pub(in crate::store) mod heir;
+pub(in crate::store) mod replica;
 
 use crate::engine::{MemberId, MemberSet, View};
 use crate::store::segment::head::CONFIG_NUMBER_MAX;

@@ -41,13 +41,14 @@ use crate::store::memory::magazine::BlockRing;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::block_class;
 use crate::store::record::index::{NODE_READ_WORDS, node_word};
 use crate::store::record::key::KeyRef;
 use crate::store::record::location::CachedLocation;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::record::waiters::WAITER_BITS;
-use crate::store::record::write::{NewVersion, Predecessor};
+use crate::store::record::write::{DraftBlock, NewVersion, Predecessor};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
     Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK, PARTITION_WAITERS,
@@ -107,7 +108,7 @@ impl<'a> RecordOp<'a> {
         // handle left it.
         let Some(config) = self.known_config(key.partition) else { return Ok(None) };
         steps::enter(steps::Step::WriteFind);
-        let (count, primary) = (config.replicas.len(), config.primary);
+        let (count, primary) = (config.replicas.len(), config.primary.index());
         let is_known = cached.config_number == config.config_number && !cached.block.is_deleted;
         let is_hot = is_known
             && config.are_all_ready()
@@ -224,14 +225,14 @@ impl<'a> RecordOp<'a> {
         // ---- Install: swap the head words of the other replicas. *catch_up* has nothing to do,
         // since all replicas have an index.
         steps::enter(steps::Step::WriteInstall);
-        let mut is_done = 1u64 << primary;
+        let mut installed = ReplicaSet::only(config.primary);
         for replica in 0..count {
             let known = &cached.at[replica];
             if replica != primary
                 && reached[replica].swap(known.word, known.head.0, new(offsets[replica]).0)
                     == Some(true)
             {
-                is_done |= 1 << replica;
+                installed.insert(ReplicaIndex::new(replica));
             }
         }
         // After the last write: the writes of a process that is no longer a member went to memory
@@ -240,9 +241,10 @@ impl<'a> RecordOp<'a> {
             return Err(OpError::Fail(StoreError::Closed));
         }
         // A swap failed, because the head word was sealed, removed or changed by a helper.
-        if is_done != (1 << count) - 1 {
-            return self
-                .finish_on_slow_path(config, key, cached, before, is_done, &offsets, block, value);
+        if installed != ReplicaSet::first(count) {
+            return self.finish_on_slow_path(
+                config, key, cached, before, installed, &offsets, block, value,
+            );
         }
         // ---- Retire: the version has happened, and this operation retires the blocks that it
         // swapped out. A block that this member holds, of the size class of the new block, goes
@@ -329,15 +331,15 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         cached: &mut CachedLocation,
         head: Head,
-        is_done: u64,
+        installed: ReplicaSet,
         offsets: &[u64; FAST_REPLICAS_MAX],
         block: Block,
         value: &[u8],
     ) -> OpResult<Option<Version>> {
         let mut new_version = NewVersion::new(block, value, block_class(&block, self.store.me())?);
-        for (replica, &member) in config.replicas.iter().enumerate() {
-            if is_done & 1 << replica == 0 {
-                new_version.offsets[replica] = offsets[replica];
+        for (replica, member) in config.enumerate() {
+            if !installed.contains(replica) {
+                new_version.blocks[replica] = DraftBlock::filled(offsets[replica]);
                 continue;
             }
             if let Some(offset) = cached.at[replica].head.offset() {
@@ -346,9 +348,9 @@ impl<'a> RecordOp<'a> {
         }
         cached.forget();
         let mut before = Predecessor::unknown(head);
-        match self.finish(config, key, &mut before, &mut new_version, is_done) {
+        match self.install_everywhere(config, key, &mut before, &mut new_version, installed) {
             Ok(()) => {
-                let _ = self.ring_waiters(config.replicas[config.primary], key.partition);
+                let _ = self.ring_waiters(config.primary_member(), key.partition);
                 if self.is_late() { self.confirm(key, &block) } else { Ok(Some(block.version())) }
             }
             Err(OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. })) => {
@@ -379,7 +381,7 @@ impl<'a> RecordOp<'a> {
         let config = self.known_config(key.partition)?;
         steps::enter(steps::Step::Read);
         let primary = config.primary;
-        let reach = direct.reach(config.replicas[primary])?;
+        let reach = direct.reach(config.primary_member())?;
         let mut node = 0;
         let head = match &cached {
             Some(cached) => {
@@ -431,7 +433,7 @@ impl<'a> RecordOp<'a> {
         }
         match cached {
             Some(cached) => cached.hint = offset,
-            None => store.hints.note(key.hash, config.replicas[primary], node, offset),
+            None => store.hints.note(key.hash, config.primary_member(), node, offset),
         }
         (direct.known_epoch() == Some(self.epoch)).then_some(Ok(found))
     }

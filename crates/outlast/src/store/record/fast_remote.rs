@@ -21,11 +21,13 @@ use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::REPLICA_LIST_MAX;
+use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::BlockImage;
 use crate::store::record::key::KeyRef;
 use crate::store::record::location::CachedLocation;
+use crate::store::record::publish::Publication;
 use crate::store::record::state::RecordOp;
-use crate::store::record::write::{NewVersion, Predecessor, VersionAttributes};
+use crate::store::record::write::{DraftBlock, NewVersion, Predecessor, VersionAttributes};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{PARTITION_WAITERS, REMOVALS};
 use crate::store::steps;
@@ -61,7 +63,7 @@ impl<'a> RecordOp<'a> {
             return Ok(None);
         }
         let shape = VersionAttributes::plain(false, cached.block.owner);
-        self.replace(config, key, Predecessor::assumed(config, cached), value, shape)
+        self.replace(config, key, Predecessor::from_cache(config, cached), value, shape)
     }
 
     /// The steps from *fill* to *mark_stable*, by compound operations; whether the version was
@@ -74,9 +76,9 @@ impl<'a> RecordOp<'a> {
         new_version: &mut NewVersion<'_>,
     ) -> OpResult<bool> {
         steps::enter(steps::Step::WriteFill);
-        for (replica, &member) in config.replicas.iter().enumerate() {
+        for (replica, member) in config.enumerate() {
             match self.take_block(member, new_version.class) {
-                Ok(offset) => new_version.offsets[replica] = offset,
+                Ok(offset) => new_version.blocks[replica] = DraftBlock::Filled(offset),
                 // The slow path decides whether the replica may be skipped.
                 Err(OpError::Fail(StoreError::OutOfMemory { .. })) => return Ok(false),
                 Err(error) => return Err(error),
@@ -88,29 +90,30 @@ impl<'a> RecordOp<'a> {
             self.publish_cached_remote(config, key, predecessor, new_version, &image, &mut fills);
         if let Err(OpError::Fail(_)) = &published {
             // A request without an answer may still execute: the block at the primary is given up.
-            new_version.offsets[config.primary] = 0;
+            new_version.blocks[config.primary] = DraftBlock::Unsafe;
         }
         if !matches!(&published, Ok(Some(_))) {
             // The blocks are kept for other versions, so no put to them may be in flight.
-            for replica in 0..config.replicas.len() {
-                if new_version.offsets[replica] == 0 {
+            for replica in config.indices() {
+                if new_version.blocks[replica].offset().is_none() {
                     continue;
                 }
                 // After an error the time limit of the call is over.
                 let is_patient = !matches!(&published, Err(OpError::Fail(_)));
                 if let Err(OpError::Fail(error)) = fills.wait(self, replica, is_patient) {
-                    new_version.offsets[replica] = 0;
+                    new_version.blocks[replica] = DraftBlock::Unsafe;
                     published = Err(OpError::Fail(error));
                 }
             }
             self.keep_unused(config, new_version);
-            new_version.offsets = [0; REPLICA_LIST_MAX];
+            new_version.blocks = [DraftBlock::None; REPLICA_LIST_MAX];
         }
         let Some((head, waiters)) = published? else { return Ok(false) };
         self.record_published(config, predecessor, new_version, head);
-        let is_done =
+        let installed =
             self.install_cached_remote(config, predecessor, new_version, &image, &mut fills);
-        self.conclude(config, key, predecessor, new_version, (head, Some(waiters)), is_done)
+        let publication = Publication { head, waiters: Some(waiters), installed };
+        self.complete_publication(config, key, predecessor, new_version, publication)
     }
 
     /// *check*, *fill* and *publish* at the primary. Returns the new head word and the waiter word,
@@ -127,8 +130,8 @@ impl<'a> RecordOp<'a> {
         let (Some(cached), Some(block)) = (&predecessor.cached, &predecessor.block) else {
             return Ok(None);
         };
-        let (primary, offset) =
-            (config.replicas[config.primary], new_version.offsets[config.primary]);
+        let primary = config.primary_member();
+        let Some(offset) = new_version.blocks[config.primary].offset() else { return Ok(None) };
         let (at, new) = (&cached.at[config.primary], Head::new(config.config_number, offset));
         steps::enter(steps::Step::WritePublish);
         loop {
@@ -169,8 +172,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// *fill* and *install* at the other replicas. Returns a bit for each replica that holds the
-    /// version now. The slow path installs the version at the remaining replicas, in the blocks
+    /// *fill* and *install* at the other replicas. Returns the replicas that hold the version
+    /// now. The slow path installs the version at the remaining replicas, in the blocks
     /// that were filled for them here, and the handle looks their records up at its next put.
     fn install_cached_remote(
         &self,
@@ -179,17 +182,18 @@ impl<'a> RecordOp<'a> {
         new_version: &mut NewVersion<'_>,
         image: &BlockImage<'_>,
         fills: &mut Fills,
-    ) -> OpResult<u64> {
+    ) -> OpResult<ReplicaSet> {
         let (Some(cached), Some(block)) = (&mut predecessor.cached, &predecessor.block) else {
             return Err(OpError::Again);
         };
         steps::enter(steps::Step::WriteInstall);
         let mut started: [Option<(Pending, usize)>; REPLICA_LIST_MAX] =
             std::array::from_fn(|_| None);
-        for (replica, &member) in
-            config.replicas.iter().enumerate().filter(|(replica, _)| *replica != config.primary)
+        for (replica, member) in
+            config.enumerate().filter(|(replica, _)| *replica != config.primary)
         {
-            let (at, offset) = (&cached.at[replica], new_version.offsets[replica]);
+            let Some(offset) = new_version.blocks[replica].offset() else { continue };
+            let at = &cached.at[replica];
             let new = Head::new(config.config_number, offset);
             let mut parts = Vec::with_capacity(PARTS_MAX);
             parts.extend(fills.parts(image, offset));
@@ -201,13 +205,13 @@ impl<'a> RecordOp<'a> {
             started[replica] =
                 Some((self.store.job.start_compound(self.epoch, member, &parts), parts.len()));
         }
-        let mut is_done = Ok(1 << config.primary);
-        for (replica, started) in started.into_iter().enumerate() {
+        let mut installed = Ok(ReplicaSet::only(config.primary));
+        for (replica, started) in config.indices().zip(started) {
             let Some((series, len)) = started else { continue };
-            let (member, at) = (config.replicas[replica], &mut cached.at[replica]);
+            let (member, at) = (config.member(replica), &mut cached.at[replica]);
             // All requests were started together. After a timeout, the requests that have no answer
             // by then have timed out, too.
-            let is_patient = !matches!(is_done, Err(OpError::Fail(_)));
+            let is_patient = !matches!(installed, Err(OpError::Fail(_)));
             let answer = match self.await_compound(series, is_patient) {
                 // The block is given up below, so a put to it may stay in flight.
                 Err(OpError::Fail(error)) => Err(OpError::Fail(error)),
@@ -218,13 +222,16 @@ impl<'a> RecordOp<'a> {
             };
             match answer {
                 Ok((done, _)) if done == len => {
-                    let offset = std::mem::take(&mut new_version.offsets[replica]);
+                    let named =
+                        std::mem::replace(&mut new_version.blocks[replica], DraftBlock::Named);
                     if let Some(old) = at.head.offset() {
                         // The block was swapped out, whatever else fails.
                         let _ = self.retire_block(member, old, block, cached.class);
                     }
-                    at.head = Head::new(config.config_number, offset);
-                    is_done = is_done.map(|is_done| is_done | 1 << replica);
+                    at.head = Head::new(config.config_number, named.offset().unwrap_or(0));
+                    if let Ok(installed) = &mut installed {
+                        installed.insert(replica);
+                    }
                 }
                 Ok((done, word)) => {
                     at.word = 0;
@@ -235,16 +242,16 @@ impl<'a> RecordOp<'a> {
                     }
                 }
                 // The view has changed, and no other member has seen the block.
-                Err(OpError::Again) if is_done.is_ok() => is_done = Err(OpError::Again),
+                Err(OpError::Again) if installed.is_ok() => installed = Err(OpError::Again),
                 Err(OpError::Again) => {}
                 Err(fail) => {
                     // A request without an answer may still execute: the block is given up.
-                    new_version.offsets[replica] = 0;
-                    is_done = Err(fail);
+                    new_version.blocks[replica] = DraftBlock::Unsafe;
+                    installed = Err(fail);
                 }
             }
         }
-        is_done
+        installed
     }
 
     /// The number of steps of a compound operation that were executed, and the last word that was
@@ -278,7 +285,8 @@ impl Fills {
         let is_short = len + PARTS_MAX * COMPOUND_STEP_LEN <= COMPOUND_LEN_MAX;
         let pending = std::array::from_fn(|replica| {
             let member = *config.replicas.get(replica).filter(|_| !is_short)?;
-            let [_, (offset, data)] = image.places(new_version.offsets[replica]);
+            let taken = new_version.blocks[ReplicaIndex::new(replica)].offset()?;
+            let [_, (offset, data)] = image.places(taken);
             Some(op.store.job.start(op.epoch, member, Operation::Put { offset, data }))
         });
         Fills { is_short, pending }
@@ -299,7 +307,7 @@ impl Fills {
     /// Waits until the block of a replica is filled. Only after the compound operation behind the
     /// put was answered, or if none follows: a request that its caller gave up may never be sent,
     /// while the compound operation behind it would still be sent.
-    fn wait(&mut self, op: &RecordOp<'_>, replica: usize, is_patient: bool) -> OpResult<()> {
+    fn wait(&mut self, op: &RecordOp<'_>, replica: ReplicaIndex, is_patient: bool) -> OpResult<()> {
         self.pending[replica]
             .take()
             .map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
@@ -311,6 +319,7 @@ mod tests {
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::store::operation::configuration::Configuration;
+    use crate::store::placement::replica::ReplicaIndex;
     use crate::store::record::location::CachedLocation;
     use crate::store::record::state::RecordOp;
     use crate::store::record::write::Change;
@@ -377,7 +386,7 @@ mod tests {
 
     /// The primary of a configuration.
     fn primary(config: &Configuration) -> MemberId {
-        config.replicas[config.primary]
+        config.primary_member()
     }
 
     /// A large value is on its way to a stopped replica, and its put ends with a timeout. No
@@ -420,7 +429,7 @@ mod tests {
             run(seed, 2, |job, store| {
                 let with_replicas = |wanted: [u32; 2]| {
                     let is_wanted = |config: &Configuration| {
-                        config.primary == 0 && config.replicas[..] == wanted.map(MemberId)
+                        config.primary.index() == 0 && config.replicas[..] == wanted.map(MemberId)
                     };
                     key_where(store, is_wanted)
                 };
@@ -540,7 +549,7 @@ mod tests {
             let config = op.config(key.partition).expect("replicas");
             let index =
                 config.replicas.iter().position(|&other| other == replica).expect("a replica");
-            let found = op.find(config, index, &key).expect("found");
+            let found = op.find(config, ReplicaIndex::new(index), &key).expect("found");
             found.is_some_and(|(_, head)| head.offset() == Some(offset))
         };
         let until = job.now().after(Duration::from_secs(1));

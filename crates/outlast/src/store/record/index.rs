@@ -16,6 +16,7 @@ use crate::engine::MemberId;
 use crate::store::error::StoreError;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult, check_place};
+use crate::store::placement::replica::ReplicaIndex;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::head::Head;
@@ -59,7 +60,7 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn bucket(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<u64> {
         let buckets = self.buckets(config, replica, key.partition)?;
@@ -72,12 +73,12 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn find(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<Option<(u64, Head)>> {
         let bucket = self.bucket(config, replica, key)?;
-        let first = self.load(config.replicas[replica], bucket)?;
-        self.find_from(config.replicas[replica], first, key)
+        let first = self.load(config.member(replica), bucket)?;
+        self.find_from(config.member(replica), first, key)
     }
 
     /// Like [`RecordOp::find`], from the first node of the bucket on.
@@ -134,10 +135,10 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn find_or_insert(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<u64> {
-        let (member, bucket) = (config.replicas[replica], self.bucket(config, replica, key)?);
+        let (member, bucket) = (config.member(replica), self.bucket(config, replica, key)?);
         let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
         let mut fresh = None;
         let result = self.link(member, bucket, key, config.empty_head(), class, &mut fresh);
@@ -184,12 +185,12 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn nodes(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         partition: usize,
         bucket: usize,
     ) -> OpResult<Vec<Node>> {
         let buckets = self.buckets(config, replica, partition)?;
-        self.nodes_of(config.replicas[replica], buckets + bucket as u64 * 8)
+        self.nodes_of(config.member(replica), buckets + bucket as u64 * 8)
     }
 
     /// The nodes of the bucket whose word is at offset `bucket`.

@@ -5,14 +5,25 @@ use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::{BlockImage, block_class};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::record::waiters::WAITER_BITS;
-use crate::store::record::write::{NewVersion, Predecessor};
+use crate::store::record::write::{DraftBlock, NewVersion, Predecessor, PredecessorSource};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::value_start;
 use crate::store::steps;
+
+/// A version that the primary's head word names.
+pub(in crate::store) struct Publication {
+    /// The content of the primary's head word.
+    pub(in crate::store) head: Head,
+    /// The waiter word, if it was loaded after *publish*.
+    pub(in crate::store) waiters: Option<u64>,
+    /// The replicas that hold the version already, or why the installation there has failed.
+    pub(in crate::store) installed: OpResult<ReplicaSet>,
+}
 
 impl<'a> RecordOp<'a> {
     /// *fill* to *mark_stable*: fills a block at each ready replica and publishes the new version.
@@ -25,30 +36,31 @@ impl<'a> RecordOp<'a> {
         predecessor: &mut Predecessor<'_>,
         new_version: &mut NewVersion<'_>,
     ) -> OpResult<bool> {
-        if predecessor.is_cached {
+        if predecessor.source == PredecessorSource::Cached {
             return self.publish_compound(config, key, predecessor, new_version);
         }
         steps::enter(steps::Step::WriteFill);
         let image = BlockImage::new(&new_version.block, new_version.value);
         for replica in config.ready_replicas() {
-            let member = config.replicas[replica];
+            let member = config.member(replica);
             let offset = match self.take_block(member, new_version.class) {
                 Ok(offset) => offset,
                 Err(error) if self.may_skip(config, replica, key.partition, &error)? => {
-                    new_version.skipped |= 1 << replica;
+                    new_version.skipped.insert(replica);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             let is_late = mutant("publish-early") && replica == config.primary;
             let image = if is_late { &BlockImage::new(&new_version.block, &[]) } else { &image };
-            new_version.offsets[replica] = self.fill(member, new_version.class, offset, image)?;
+            let filled = self.fill(member, new_version.class, offset, image)?;
+            new_version.blocks[replica] = DraftBlock::Filled(filled);
         }
         // *find* at the other replicas. Before *publish*: a replica may have no room for a record.
         // After the blocks: a put without room for its value leaves no records behind.
         for replica in config.ready_replicas() {
             if replica == config.primary
-                || new_version.skipped & 1 << replica != 0
+                || new_version.skipped.contains(replica)
                 || predecessor.has_cached(replica)
             {
                 continue;
@@ -56,38 +68,43 @@ impl<'a> RecordOp<'a> {
             match self.find_or_insert(config, replica, key) {
                 Ok(word) => new_version.words[replica] = word,
                 Err(error) if self.may_skip(config, replica, key.partition, &error)? => {
-                    new_version.skipped |= 1 << replica
+                    new_version.skipped.insert(replica);
                 }
                 Err(error) => return Err(error),
             }
         }
         for replica in
-            config.ready_replicas().filter(|&replica| new_version.skipped & 1 << replica != 0)
+            config.ready_replicas().filter(|&replica| new_version.skipped.contains(replica))
         {
             // The count is raised before *publish*, too: a repairer that is about to complete the
             // replica without room for this version has to start over.
             self.skip_full_replica(config, replica, key.partition)?;
         }
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         // Without the stable bit, with a single replica too: an operation that sees the bit rings
         // no waiters.
-        let head = Head::new(config.config_number, new_version.offsets[config.primary]);
+        let DraftBlock::Filled(offset) = new_version.blocks[config.primary] else {
+            return Err(OpError::Again);
+        };
+        let head = Head::new(config.config_number, offset);
         steps::enter(steps::Step::WritePublish);
         match self.swap(primary, predecessor.word, predecessor.head.0, head.0) {
             Ok(true) => {}
             Err(OpError::Fail(error)) => {
                 // The swap may still execute, and the head word would then name the block.
-                new_version.offsets[config.primary] = 0;
+                new_version.blocks[config.primary] = DraftBlock::Unsafe;
                 return Err(OpError::Fail(error));
             }
             not => return not,
         }
         if mutant("publish-early") && !new_version.value.is_empty() {
-            let offset = new_version.offsets[config.primary] + value_start(new_version.block.len);
+            let offset = offset + value_start(new_version.block.len);
             self.put(primary, offset, new_version.value)?;
         }
         self.record_published(config, predecessor, new_version, head);
-        self.conclude(config, key, predecessor, new_version, (head, None), Ok(1 << config.primary))
+        let publication =
+            Publication { head, waiters: None, installed: Ok(ReplicaSet::only(config.primary)) };
+        self.complete_publication(config, key, predecessor, new_version, publication)
     }
 
     /// Records that the new version is published: the content of the primary's head word is `head`
@@ -99,27 +116,27 @@ impl<'a> RecordOp<'a> {
         new_version: &mut NewVersion<'_>,
         head: Head,
     ) {
-        (new_version.offsets[config.primary], new_version.is_published) = (0, true);
+        new_version.blocks[config.primary] = DraftBlock::Named;
+        new_version.is_published = true;
         if let Some(cached) = &mut predecessor.cached {
             cached.at[config.primary].head = head;
         }
     }
 
-    /// *install*, *catch_up* and *mark_stable* for a version that is published in `head`. Retires
-    /// the block that it replaced. `is_done` has a bit for each replica that holds the version
-    /// already. `waiters` is the waiter word, if it was loaded after *publish*.
-    pub(in crate::store) fn conclude(
+    /// *install*, *catch_up* and *mark_stable* for a version that is published. Retires the block
+    /// that it replaced, whatever fails.
+    pub(in crate::store) fn complete_publication(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
         predecessor: &mut Predecessor<'_>,
         new_version: &mut NewVersion<'_>,
-        (head, waiters): (Head, Option<u64>),
-        is_done: OpResult<u64>,
+        Publication { head, waiters, installed }: Publication,
     ) -> OpResult<bool> {
-        let primary = config.replicas[config.primary];
-        let mut finished =
-            is_done.and_then(|is_done| self.finish(config, key, predecessor, new_version, is_done));
+        let primary = config.primary_member();
+        let mut finished = installed.and_then(|installed| {
+            self.install_everywhere(config, key, predecessor, new_version, installed)
+        });
         // The epoch is checked before the stable bit is set: an operation that finds the bit builds
         // on the version and does not report it to this writer.
         if finished.is_ok() && self.is_late() {
@@ -146,47 +163,51 @@ impl<'a> RecordOp<'a> {
         finished.map(|()| true)
     }
 
-    /// *install* and *catch_up*: makes every ready replica hold the version. `is_done` has a bit
-    /// for each replica that holds it already.
-    pub(in crate::store) fn finish(
+    /// *install* and *catch_up*: makes every ready replica hold the version. `installed`
+    /// are the replicas that hold it already.
+    pub(in crate::store) fn install_everywhere(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
         predecessor: &mut Predecessor<'_>,
         new_version: &mut NewVersion<'_>,
-        mut is_done: u64,
+        mut installed: ReplicaSet,
     ) -> OpResult<()> {
-        is_done |= u64::from(mutant("ack-early")) << (config.replicas.len() - 1);
+        if mutant("ack-early") {
+            installed.insert(ReplicaIndex::new(config.replicas.len() - 1));
+        }
         loop {
             for replica in config.ready_replicas() {
-                if is_done & 1 << replica != 0 {
+                if installed.contains(replica) {
                     continue;
                 }
-                is_done |= 1 << replica;
+                installed.insert(replica);
                 if mutant("skip-epoch") && !self.is_current() {
                     continue;
                 }
-                let is_skipped = new_version.skipped & 1 << replica != 0;
+                let is_skipped = new_version.skipped.contains(replica);
                 if is_skipped
                     && !self
-                        .state(config.replicas[replica], key.partition)?
+                        .state(config.member(replica), key.partition)?
                         .is_filling(config.config_number)
                 {
                     // The replica was completed meanwhile, and must hold the version.
-                    new_version.skipped &= !(1 << replica);
+                    new_version.skipped.remove(replica);
                 }
-                let mut installed = match new_version.skipped & 1 << replica {
-                    0 => self.install_new_version(config, replica, key, predecessor, new_version),
-                    _ => self.skip_full_replica(config, replica, key.partition),
+                let mut outcome = match new_version.skipped.contains(replica) {
+                    false => {
+                        self.install_new_version(config, replica, key, predecessor, new_version)
+                    }
+                    true => self.skip_full_replica(config, replica, key.partition),
                 };
-                if let Err(error) = &installed
+                if let Err(error) = &outcome
                     && self.may_skip(config, replica, key.partition, error)?
                 {
-                    new_version.skipped |= 1 << replica;
-                    installed = self.skip_full_replica(config, replica, key.partition);
+                    new_version.skipped.insert(replica);
+                    outcome = self.skip_full_replica(config, replica, key.partition);
                 }
-                installed?;
-                if new_version.skipped & 1 << replica != 0 {
+                outcome?;
+                if new_version.skipped.contains(replica) {
                     self.forget_skipped(config, replica, predecessor, new_version);
                 }
             }
@@ -195,7 +216,7 @@ impl<'a> RecordOp<'a> {
             if !config.are_all_ready() {
                 self.find_new_replicas(config, key.partition)?;
             }
-            if !config.has_others_than(is_done) {
+            if !config.has_others_than(installed) {
                 return Ok(());
             }
         }
@@ -206,14 +227,15 @@ impl<'a> RecordOp<'a> {
     fn install_new_version(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         key: &KeyRef<'_>,
         predecessor: &mut Predecessor<'_>,
         new_version: &mut NewVersion<'_>,
     ) -> OpResult<()> {
-        let member = config.replicas[replica];
-        let offset = match std::mem::take(&mut new_version.offsets[replica]) {
-            0 => {
+        let member = config.member(replica);
+        let offset = match std::mem::take(&mut new_version.blocks[replica]) {
+            DraftBlock::Filled(offset) => offset,
+            _ => {
                 // Repair may have copied the version to a replica that has no room for a second
                 // copy.
                 if let Some((_, head)) = self.find(config, replica, key)?
@@ -225,7 +247,6 @@ impl<'a> RecordOp<'a> {
                 }
                 self.fill_block(member, &new_version.block, new_version.value)?
             }
-            offset => offset,
         };
         steps::enter(steps::Step::WriteInstall);
         let installed = match self.install_cached(config, replica, predecessor, offset) {
@@ -239,7 +260,7 @@ impl<'a> RecordOp<'a> {
                 if let OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. }) = &error {
                     // The view has changed, or there was no room for a record, and no other member
                     // has seen the block.
-                    new_version.offsets[replica] = offset;
+                    new_version.blocks[replica] = DraftBlock::Filled(offset);
                 }
                 return Err(error);
             }
@@ -257,7 +278,7 @@ impl<'a> RecordOp<'a> {
     fn install_cached(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         predecessor: &mut Predecessor<'_>,
         offset: u64,
     ) -> OpResult<bool> {
@@ -265,7 +286,7 @@ impl<'a> RecordOp<'a> {
             return Ok(false);
         };
         let (member, word, old) =
-            (config.replicas[replica], cached.at[replica].word, cached.at[replica].head);
+            (config.member(replica), cached.at[replica].word, cached.at[replica].head);
         let new = Head::new(config.config_number, offset);
         if word == 0 || !self.swap(member, word, old.0, new.0)? {
             return Ok(false);
@@ -282,12 +303,12 @@ impl<'a> RecordOp<'a> {
     fn install(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         key: &KeyRef<'_>,
         new_version: &NewVersion<'_>,
         offset: u64,
     ) -> OpResult<Option<u64>> {
-        let (member, block) = (config.replicas[replica], &new_version.block);
+        let (member, block) = (config.member(replica), &new_version.block);
         let word = match new_version.words[replica] {
             0 => self.find_or_insert(config, replica, key)?,
             word => word,
@@ -316,16 +337,15 @@ impl<'a> RecordOp<'a> {
     fn forget_skipped(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         predecessor: &mut Predecessor<'_>,
         new_version: &mut NewVersion<'_>,
     ) {
         if let Some(cached) = &mut predecessor.cached {
             cached.at[replica].word = 0;
         }
-        match std::mem::take(&mut new_version.offsets[replica]) {
-            0 => {}
-            offset => self.keep(config.replicas[replica], new_version.class, offset),
+        if let DraftBlock::Filled(offset) = std::mem::take(&mut new_version.blocks[replica]) {
+            self.keep(config.member(replica), new_version.class, offset);
         }
     }
 
@@ -334,11 +354,11 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn may_skip(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         partition: usize,
         error: &OpError,
     ) -> OpResult<bool> {
-        let member = config.replicas[replica];
+        let member = config.member(replica);
         match error {
             OpError::Fail(StoreError::OutOfMemory { member: full, .. }) if *full == member => {
                 Ok(self.state(member, partition)?.is_filling(config.config_number))
@@ -354,10 +374,10 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn skip_full_replica(
         &self,
         config: &Configuration,
-        replica: usize,
+        replica: ReplicaIndex,
         partition: usize,
     ) -> OpResult<()> {
-        let member = config.replicas[replica];
+        let member = config.member(replica);
         loop {
             let state = self.state(member, partition)?;
             if !state.is_filling(config.config_number) {
@@ -382,7 +402,7 @@ impl<'a> RecordOp<'a> {
         head: Head,
         waiters: Option<u64>,
     ) -> OpResult<()> {
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         steps::enter(steps::Step::WriteMarkStable);
         // Before the stable bit is set: an operation that sees the bit rings no waiters.
         match waiters {

@@ -159,7 +159,7 @@ impl<'a> RecordOp<'a> {
             return Ok(None);
         };
         let Some(offset) = head.offset() else { return Ok(None) };
-        let replica = config.replicas[config.primary];
+        let replica = config.primary_member();
         let block = self.read_block(replica, offset)?;
         if let Some(cached) = cached {
             (cached.hint, cached.hint_len) = (offset, block.len);
@@ -175,7 +175,7 @@ impl<'a> RecordOp<'a> {
         config: &Configuration,
         cached: &CachedLocation,
     ) -> OpResult<Option<Found>> {
-        let (replica, at) = (config.replicas[config.primary], &cached.at[config.primary]);
+        let (replica, at) = (config.primary_member(), &cached.at[config.primary]);
         let (offset, len) = (cached.hint, value_start(cached.hint_len) + cached.hint_len);
         let is_known = cached.config_number == config.config_number && at.word != 0 && offset != 0;
         // A block that turns out to be of another version was sent in vain, so large values are not
@@ -235,7 +235,7 @@ impl<'a> RecordOp<'a> {
         cached: &mut CachedLocation,
     ) -> OpResult<Option<(u64, Head)>> {
         let replica = config.primary;
-        let primary = config.replicas[replica];
+        let primary = config.member(replica);
         let word = cached.at[replica].word;
         let is_known = cached.config_number == config.config_number && word != 0;
         let place = if is_known { word } else { self.bucket(config, replica, key)? };
@@ -289,7 +289,7 @@ mod tests {
                 .expect("there");
             let op = RecordOp::begin(&store.state).expect("begun");
             let config = op.config(key.partition).expect("replicas");
-            let (replica, primary) = (config.primary, config.replicas[config.primary]);
+            let (replica, primary) = (config.primary, config.primary_member());
             let is_found = |cached: &CachedLocation| {
                 op.find_cached_remote(config, cached).expect("read").is_some()
             };

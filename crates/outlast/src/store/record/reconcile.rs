@@ -9,6 +9,7 @@ use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::retry::Patience;
+use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::block_class;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
@@ -25,7 +26,7 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         word: u64,
     ) -> OpResult<Head> {
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let mut patience = Patience::default();
         loop {
             patience.check(self.store)?;
@@ -48,15 +49,16 @@ impl<'a> RecordOp<'a> {
         self.find_new_replicas(config, key.partition)?;
         // *seal* the complete replicas; only read the filling replicas.
         steps::enter(steps::Step::ReconcileSeal);
-        let mut found: Vec<(usize, u64, Head, bool)> = Vec::with_capacity(config.replicas.len());
-        let mut skipped = 0;
+        let mut found: Vec<(ReplicaIndex, u64, Head, bool)> =
+            Vec::with_capacity(config.replicas.len());
+        let mut skipped = ReplicaSet::EMPTY;
         for replica in config.ready_replicas() {
-            let member = config.replicas[replica];
+            let member = config.member(replica);
             let is_complete = self.state(member, key.partition)?.phase() == Phase::Complete;
             let word = match self.find_or_insert(config, replica, key) {
                 Ok(word) => word,
                 Err(error) if self.may_skip(config, replica, key.partition, &error)? => {
-                    skipped |= 1u64 << replica;
+                    skipped.insert(replica);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -84,10 +86,10 @@ impl<'a> RecordOp<'a> {
         }
         // *choose* the greatest version among the complete replicas.
         steps::enter(steps::Step::ReconcileChoose);
-        let mut greatest: Option<(u64, usize, Head)> = None;
+        let mut greatest: Option<(u64, ReplicaIndex, Head)> = None;
         for &(replica, _, head, is_complete) in &found {
             if is_complete {
-                let counter = self.counter(config.replicas[replica], head)?;
+                let counter = self.counter(config.member(replica), head)?;
                 if greatest.is_none_or(|(other, _, _)| counter > other) {
                     greatest = Some((counter, replica, head));
                 }
@@ -97,7 +99,7 @@ impl<'a> RecordOp<'a> {
         let version = match source_head.offset() {
             None => None,
             Some(offset) => {
-                let member = config.replicas[source];
+                let member = config.member(source);
                 let block = self.read_block(member, offset)?;
                 let mut value = vec![0; block.len as usize];
                 self.get(member, offset + value_start(block.len), &mut value)?;
@@ -108,7 +110,7 @@ impl<'a> RecordOp<'a> {
         // above are replaced: if a word has changed, the caller starts over.
         let mut primary_head = source_head;
         for &(replica, word, head, _) in &found {
-            let member = config.replicas[replica];
+            let member = config.member(replica);
             if head.config_number() == config.config_number
                 && self.counter(member, head)? == counter
             {
@@ -127,7 +129,7 @@ impl<'a> RecordOp<'a> {
                 Some((block, value)) => match self.fill_block(member, block, value) {
                     Ok(offset) => Head::new(config.config_number, offset),
                     Err(error) if self.may_skip(config, replica, key.partition, &error)? => {
-                        skipped |= 1 << replica;
+                        skipped.insert(replica);
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -153,12 +155,11 @@ impl<'a> RecordOp<'a> {
         }
         // A replica that got an index meanwhile lacks the chosen version.
         self.find_new_replicas(config, key.partition)?;
-        if config
-            .has_others_than(found.iter().fold(skipped, |done, &(replica, ..)| done | 1 << replica))
-        {
+        let found_at = found.iter().map(|&(replica, ..)| replica);
+        if config.has_others_than(found_at.chain(skipped.iter()).collect()) {
             return Ok(());
         }
-        for replica in (0..config.replicas.len()).filter(|&replica| skipped & 1 << replica != 0) {
+        for replica in skipped.iter() {
             self.skip_full_replica(config, replica, key.partition)?;
         }
         // *notify_writer*: the writer must be able to learn that its version happened before any
@@ -171,7 +172,7 @@ impl<'a> RecordOp<'a> {
         let (primary, word) = found
             .iter()
             .find(|(replica, ..)| *replica == config.primary)
-            .map(|&(replica, word, ..)| (config.replicas[replica], word))
+            .map(|&(replica, word, ..)| (config.member(replica), word))
             .ok_or(OpError::Again)?;
         // The writer may be stopped, or may fail before it rings. An operation that sees the stable
         // bit rings no waiters, so this operation rings first.
@@ -208,13 +209,13 @@ impl<'a> RecordOp<'a> {
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
-        target: usize,
+        target: ReplicaIndex,
     ) -> OpResult<()> {
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let word = self.find_or_insert(config, config.primary, key)?;
         loop {
             let head = self.reconciled(config, key, word)?;
-            let member = config.replicas[target];
+            let member = config.member(target);
             let target_word = self.find_or_insert(config, target, key)?;
             let found = Head(self.load(member, target_word)?);
             if found.config_number() > config.config_number {

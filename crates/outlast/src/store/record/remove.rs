@@ -260,7 +260,7 @@ impl<'a> RecordOp<'a> {
         }
         let Some((word, _)) = self.find(config, config.primary, key)? else { return Ok(true) };
         let head = self.reconciled(config, key, word)?;
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let is_wanted = |member: MemberId, head: Head| -> OpResult<Option<Option<Block>>> {
             let block = head.offset().map(|offset| self.read_block(member, offset)).transpose()?;
             let found = block.map_or((true, 0), |block| (block.is_deleted, block.counter));
@@ -282,8 +282,8 @@ impl<'a> RecordOp<'a> {
         marked.entry(primary).or_default().push(bucket);
         self.retire_removed(primary, head, block)?;
         // *mark_others*.
-        for (replica, &member) in
-            config.replicas.iter().enumerate().filter(|(replica, _)| *replica != config.primary)
+        for (replica, member) in
+            config.enumerate().filter(|(replica, _)| *replica != config.primary)
         {
             let Some((word, head)) = self.find(config, replica, key)? else { continue };
             if head.config_number() != config.config_number {

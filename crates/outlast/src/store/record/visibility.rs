@@ -61,7 +61,7 @@ impl<'a> RecordOp<'a> {
             return Ok((offset, *block));
         }
         let seen = self.seen_in(config, key, offset, block, is_frozen)?;
-        self.resealed(key, config.replicas[config.primary], offset, block, seen)
+        self.resealed(key, config.primary_member(), offset, block, seen)
     }
 
     /// The visible version, without a checksum of its own.
@@ -73,7 +73,7 @@ impl<'a> RecordOp<'a> {
         block: &Block,
         is_frozen: bool,
     ) -> OpResult<(u64, Block)> {
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         match block.kind {
             Kind::Plain => return Ok((offset, *block)),
             Kind::Restored => return self.restored(primary, offset, block),
@@ -252,7 +252,7 @@ impl<'a> RecordOp<'a> {
         else {
             return Ok(0);
         };
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let block = self.read_block(primary, offset)?;
         if block.kind == Kind::Lost {
             return Err(self.lost(&key));

@@ -24,7 +24,7 @@ impl RecordState {
         let bit = waiter_bit(self.me());
         self.run(|op| {
             let config = op.config(key.partition)?;
-            let primary = config.replicas[config.primary];
+            let primary = config.primary_member();
             let word = op.partition_word(primary, key.partition, PARTITION_WAITERS);
             loop {
                 let waiters = op.load(primary, word)?;

@@ -17,7 +17,7 @@ impl RecordOp<'_> {
         is_wanted: impl Fn(&[u8]) -> bool,
         mut each: impl FnMut(&KeyRef<'_>, u64, &Block) -> OpResult<()>,
     ) -> OpResult<()> {
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         for bucket in 0..self.store.bucket_count {
             for node in self.nodes(config, config.primary, partition, bucket)? {
                 if !is_wanted(&node.key) {

@@ -15,6 +15,7 @@ use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::retry::{Patience, ROOM_PATIENCE};
 use crate::store::placement::REPLICA_LIST_MAX;
+use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::block_class;
 use crate::store::record::key::KeyRef;
 use crate::store::record::location::CachedLocation;
@@ -71,18 +72,46 @@ impl VersionAttributes {
     }
 }
 
+/// The block of a new version at a replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store) enum DraftBlock {
+    /// No block was taken there.
+    #[default]
+    None,
+    /// A block at this offset was taken, and may be filled. No other member has seen it, so it can
+    /// be kept for another version.
+    Filled(u64),
+    /// A head word names the block.
+    Named,
+    /// A request without an answer may still write to the block or publish it: the block is given
+    /// up.
+    Unsafe,
+}
+
+impl DraftBlock {
+    /// A block that was taken at this offset, or none if it is 0.
+    pub(in crate::store) fn filled(offset: u64) -> DraftBlock {
+        if offset == 0 { DraftBlock::None } else { DraftBlock::Filled(offset) }
+    }
+
+    /// The offset of a block that no other member has seen.
+    #[inline]
+    pub(in crate::store) fn offset(self) -> Option<u64> {
+        if let DraftBlock::Filled(offset) = self { Some(offset) } else { None }
+    }
+}
+
 /// A version that is being written.
 pub(in crate::store) struct NewVersion<'v> {
     pub(in crate::store) block: Block,
     pub(in crate::store) value: &'v [u8],
     pub(in crate::store) class: usize,
-    /// The block that was taken or filled at each replica. 0 if there is none, if a head word names
-    /// it already, or if a request without an answer may still write to it or publish it.
-    pub(in crate::store) offsets: [u64; REPLICA_LIST_MAX],
+    /// The block at each replica.
+    pub(in crate::store) blocks: [DraftBlock; REPLICA_LIST_MAX],
     /// The offset of the record's head word at each replica, 0 if it is not known.
     pub(in crate::store) words: [u64; REPLICA_LIST_MAX],
-    /// A bit for each replica that is skipped: it is filling and has no room.
-    pub(in crate::store) skipped: u64,
+    /// The replicas that are skipped: each is filling and has no room.
+    pub(in crate::store) skipped: ReplicaSet,
     /// Whether the primary's head word names the version, or has named it.
     pub(in crate::store) is_published: bool,
 }
@@ -93,12 +122,21 @@ impl<'v> NewVersion<'v> {
             block,
             value,
             class,
-            offsets: [0; REPLICA_LIST_MAX],
+            blocks: [DraftBlock::None; REPLICA_LIST_MAX],
             words: [0; REPLICA_LIST_MAX],
-            skipped: 0,
+            skipped: ReplicaSet::EMPTY,
             is_published: false,
         }
     }
+}
+
+/// How a write knows its predecessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum PredecessorSource {
+    /// The operation has read it, reconciled.
+    Read,
+    /// A handle has cached it. *publish* validates it, see `fast_remote.rs`.
+    Cached,
 }
 
 /// The predecessor: the version that a new version replaces.
@@ -110,14 +148,12 @@ pub(in crate::store) struct Predecessor<'m> {
     pub(in crate::store) block: Option<Block>,
     /// The cached location, if the call has one. The write updates it.
     pub(in crate::store) cached: Option<&'m mut CachedLocation>,
-    /// Whether the cached location is not validated yet: *publish* validates it, see
-    /// `fast_remote.rs`.
-    pub(in crate::store) is_cached: bool,
+    pub(in crate::store) source: PredecessorSource,
 }
 
 impl<'m> Predecessor<'m> {
     /// The predecessor that a handle has cached, not validated.
-    pub(in crate::store) fn assumed(
+    pub(in crate::store) fn from_cache(
         config: &Configuration,
         cached: &'m mut CachedLocation,
     ) -> Predecessor<'m> {
@@ -126,13 +162,13 @@ impl<'m> Predecessor<'m> {
             word: at.word,
             head: at.head,
             block: Some(cached.block),
-            is_cached: true,
+            source: PredecessorSource::Cached,
             cached: Some(cached),
         }
     }
 
     /// Whether the location of the record at a replica is cached.
-    pub(in crate::store) fn has_cached(&self, replica: usize) -> bool {
+    pub(in crate::store) fn has_cached(&self, replica: ReplicaIndex) -> bool {
         self.block.is_some()
             && self.cached.as_ref().is_some_and(|cached| cached.at[replica].word != 0)
     }
@@ -145,7 +181,7 @@ impl<'m> Predecessor<'m> {
     /// A predecessor of which only the head word is known. The write does not retire the block that
     /// it names.
     pub(in crate::store) fn unknown(head: Head) -> Predecessor<'static> {
-        Predecessor { word: 0, head, block: None, cached: None, is_cached: false }
+        Predecessor { word: 0, head, block: None, cached: None, source: PredecessorSource::Read }
     }
 }
 
@@ -166,7 +202,7 @@ impl<'a> RecordOp<'a> {
             return Err(OpError::Frozen);
         }
         let config = self.config(key.partition)?;
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         steps::enter(steps::Step::WriteFind);
         let predecessor = self.find_before(config, key, cached)?;
         let mut buffer = Vec::new();
@@ -239,7 +275,7 @@ impl<'a> RecordOp<'a> {
         if cached.config_number != config.config_number || !config.are_all_ready() {
             return Ok(Err(cached));
         }
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let (word, known) = (cached.at[config.primary].word, cached.at[config.primary].head);
         let Some(offset) = known.offset().filter(|_| word != 0) else { return Ok(Err(cached)) };
         let counts: [u64; REPLICA_LIST_MAX] = self.load_each(self.removals(config))?;
@@ -254,7 +290,13 @@ impl<'a> RecordOp<'a> {
             return Ok(Err(cached));
         }
         let block = Some(cached.block);
-        Ok(Ok(Predecessor { word, head, block, cached: Some(cached), is_cached: false }))
+        Ok(Ok(Predecessor {
+            word,
+            head,
+            block,
+            cached: Some(cached),
+            source: PredecessorSource::Read,
+        }))
     }
 
     /// *find* and *check*: the reconciled head word of a key's record at the primary, and the
@@ -267,7 +309,7 @@ impl<'a> RecordOp<'a> {
         cached: Option<&'m mut CachedLocation>,
         must_exist: bool,
     ) -> OpResult<Predecessor<'m>> {
-        let (mut cached, primary) = (cached, config.replicas[config.primary]);
+        let (mut cached, primary) = (cached, config.primary_member());
         let bucket = (primary, self.bucket(config, config.primary, key)?);
         let first = match &mut cached {
             None => self.load(bucket.0, bucket.1)?,
@@ -302,7 +344,7 @@ impl<'a> RecordOp<'a> {
         if let Some(cached) = &mut cached {
             cached.at[config.primary].word = word;
         }
-        Ok(Predecessor { word, head, block, cached, is_cached: false })
+        Ok(Predecessor { word, head, block, cached, source: PredecessorSource::Read })
     }
 
     /// The offsets of the replicas' removal counts.
@@ -323,7 +365,7 @@ impl<'a> RecordOp<'a> {
         value: &[u8],
         shape: VersionAttributes,
     ) -> OpResult<Option<Version>> {
-        let (store, primary) = (self.store, config.replicas[config.primary]);
+        let (store, primary) = (self.store, config.primary_member());
         if predecessor.word == 0
             && let Err(error) = self.make_record(config, key, &mut predecessor)
         {
@@ -432,10 +474,10 @@ impl<'a> RecordOp<'a> {
         config: &Configuration,
         new_version: &NewVersion<'_>,
     ) {
-        for (&member, &offset) in
-            config.replicas.iter().zip(&new_version.offsets).filter(|(_, offset)| **offset != 0)
-        {
-            self.keep(member, new_version.class, offset);
+        for (replica, member) in config.enumerate() {
+            if let Some(offset) = new_version.blocks[replica].offset() {
+                self.keep(member, new_version.class, offset);
+            }
         }
     }
 

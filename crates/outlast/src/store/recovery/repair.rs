@@ -10,6 +10,7 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::message::{Message, PORT};
+use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::salvage::{Fate, Salvaged};
@@ -91,12 +92,12 @@ struct Work {
     config_number: u64,
     /// A bit for each replica that had an index when the work began. One that gets its index later
     /// lacks what was copied before, so it has to wait for the next round.
-    ready: u64,
+    ready: ReplicaSet,
     /// The states of those replicas at that time: who leaves something out at one of them changes
     /// its state.
     states: [State; REPLICA_LIST_MAX],
     /// A bit for each replica that has no room for what it lacks.
-    full: u64,
+    full: ReplicaSet,
     /// When to try again after a replica had no room, and how long it was waited then.
     retry: Time,
     pause: Duration,
@@ -115,9 +116,9 @@ impl Work {
             partition,
             position: 0,
             config_number: 0,
-            ready: 0,
+            ready: ReplicaSet::EMPTY,
             states: [State(0); REPLICA_LIST_MAX],
-            full: 0,
+            full: ReplicaSet::EMPTY,
             retry: Time(0),
             pause: PATIENCE,
             since: None,
@@ -270,7 +271,7 @@ impl RecoveryState {
             let counted = self.run_or_lost(|op| {
                 let config = op.config(partition)?;
                 let mut missing = 0;
-                if !only_mine || config.replicas[config.primary] == self.me() {
+                if !only_mine || config.primary_member() == self.me() {
                     for &replica in
                         config.replicas.iter().filter(|&&replica| !leaving.contains(replica))
                     {
@@ -329,7 +330,7 @@ impl RecoveryState {
         if work.config_number != config.config_number {
             work = Work { config_number: config.config_number, ..Work::new(work.partition) };
         }
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         // Whoever still writes by the lists of before a member began to leave does not look at the
         // new replicas.
         if !store.leavers.may_fill(&config.replicas) {
@@ -359,24 +360,24 @@ impl RecoveryState {
         // R2: whoever is filling now is seen by all who publish from now on.
         if work.position == 0 {
             op.find_new_replicas(config, work.partition)?;
-            let ready = (0..config.replicas.len()).filter(|&replica| config.is_ready(replica));
-            let ready = ready.fold(0, |mask, replica| mask | 1 << replica);
+            let ready = config.indices().filter(|&replica| config.is_ready(replica));
+            let ready: ReplicaSet = ready.collect();
             if work.since.is_some() && work.ready == ready {
                 // The replicas that were missing after the last round still are.
                 return Ok(self.wait_for_replicas(op, work, config, &leaving));
             }
-            (work.ready, work.full) = (ready, 0);
-            for replica in (0..config.replicas.len()).filter(|&replica| ready & 1 << replica != 0) {
-                work.states[replica] = op.state(config.replicas[replica], work.partition)?;
+            (work.ready, work.full) = (ready, ReplicaSet::EMPTY);
+            for replica in config.indices().filter(|&replica| ready.contains(replica)) {
+                work.states[replica] = op.state(config.member(replica), work.partition)?;
             }
         }
-        let ready: Vec<usize> =
-            (0..config.replicas.len()).filter(|&replica| work.ready & 1 << replica != 0).collect();
+        let ready: Vec<ReplicaIndex> =
+            config.indices().filter(|&replica| work.ready.contains(replica)).collect();
         let mut filling = Vec::new();
         for &replica in &ready {
-            let is_full = work.full & 1 << replica != 0;
+            let is_full = work.full.contains(replica);
             if !is_full
-                && op.state(config.replicas[replica], work.partition)?.phase() == Phase::Filling
+                && op.state(config.member(replica), work.partition)?.phase() == Phase::Filling
             {
                 filling.push(replica);
             }
@@ -392,17 +393,17 @@ impl RecoveryState {
             for node in op.nodes(config, replica, work.partition, bucket)? {
                 let key = store.any_key_ref(&node.key);
                 for &target in &filling {
-                    if work.full & 1 << target != 0 {
+                    if work.full.contains(target) {
                         continue;
                     }
                     steps::enter(steps::Step::RepairCopy);
                     match op.copy_record(config, &key, target) {
                         Err(OpError::Fail(StoreError::OutOfMemory { member, reason }))
-                            if member == config.replicas[target] =>
+                            if member == config.member(target) =>
                         {
                             // The others go on, and this one is tried again.
                             tracing::warn!(partition = work.partition, member = member.0, %reason, "no room for a copy");
-                            work.full |= 1 << target;
+                            work.full.insert(target);
                         }
                         copied => copied?,
                     }
@@ -436,13 +437,13 @@ impl RecoveryState {
         // R4.
         let floor = op.floor(primary, work.partition)?;
         for &replica in &filling {
-            op.raise_floor(config.replicas[replica], work.partition, floor)?;
+            op.raise_floor(config.member(replica), work.partition, floor)?;
         }
         // R5.
         let mut is_left_out = false;
-        for replica in filling.into_iter().filter(|&replica| work.full & 1 << replica == 0) {
+        for replica in filling.into_iter().filter(|&replica| !work.full.contains(replica)) {
             steps::enter(steps::Step::RepairComplete);
-            let (member, from) = (config.replicas[replica], work.states[replica]);
+            let (member, from) = (config.member(replica), work.states[replica]);
             if op.swap_state(
                 member,
                 work.partition,
@@ -459,7 +460,7 @@ impl RecoveryState {
                 is_left_out |= op.state(member, work.partition)?.is_filling(config.config_number);
             }
         }
-        if work.full != 0 || is_left_out {
+        if !work.full.is_empty() || is_left_out {
             // From the start, after a pause.
             let pause = (work.pause * 2).min(FULL_PAUSE_MAX);
             return Ok(Progress::Waiting(Work {
@@ -517,7 +518,7 @@ impl RecoveryState {
         let (store, me) = (self, self.me());
         let (mut is_incomplete, mut rank) = (false, 0);
         let mut own_rank = None;
-        for (index, &replica) in config.replicas.iter().enumerate() {
+        for (index, replica) in config.enumerate() {
             let is_complete = op.state(replica, work.partition)?.phase() == Phase::Complete;
             is_incomplete |= !is_complete && !leaving.contains(replica);
             if replica == me {
@@ -531,7 +532,7 @@ impl RecoveryState {
         // Not complete itself: it may become so, and then have to fill another one that began
         // later.
         let Some(rank) = own_rank else { return Ok(true) };
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let mut pulse = 0u64;
         for participant in 0..PARTICIPANTS {
             let count = op.load(primary, store.counter_word(primary, participant))?;
@@ -563,17 +564,10 @@ impl RecoveryState {
         config: &Configuration,
         leaving: &MemberSet,
     ) -> Vec<MemberId> {
-        let is_missing = |&(index, replica): &(usize, MemberId)| {
-            work.ready & 1 << index == 0 && !leaving.contains(replica)
+        let is_missing = |&(replica, member): &(ReplicaIndex, MemberId)| {
+            !work.ready.contains(replica) && !leaving.contains(member)
         };
-        config
-            .replicas
-            .iter()
-            .copied()
-            .enumerate()
-            .filter(is_missing)
-            .map(|(_, replica)| replica)
-            .collect()
+        config.enumerate().filter(is_missing).map(|(_, member)| member).collect()
     }
 
     /// Waits for the missing replicas. Whoever has not heard that the partition is to be filled

@@ -605,7 +605,7 @@ impl RecoveryState {
             Kept::Version(block, _) if block.is_deleted => {
                 op.raise_floor(me, partition, block.counter)?;
                 // An earlier version may have been copied before this was interrupted.
-                if let Some((word, head)) = op.find(config, 0, &key)? {
+                if let Some((word, head)) = op.find(config, config.primary, &key)? {
                     self.put_own_head(op, word, head, Head::new(config_number, 0))?;
                 }
                 return op.notify_writer(&block);
@@ -636,7 +636,7 @@ impl RecoveryState {
                 (store.with_checksum(&key, block, &[]), Vec::new())
             }
         };
-        let word = op.find_or_insert(config, 0, &key)?;
+        let word = op.find_or_insert(config, config.primary, &key)?;
         let head = Head(op.load(me, word)?);
         // It may have been copied before this was interrupted; or an earlier one may have been.
         let own = head.offset().map(|offset| op.read_block(me, offset)).transpose()?;
@@ -679,7 +679,7 @@ impl RecoveryState {
     /// The keys of a partition that are lost, while it lives.
     fn keys_marked_in(&self, op: &RecordOp<'_>, partition: usize) -> OpResult<Vec<Vec<u8>>> {
         let config = op.config(partition)?;
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let mut keys = Vec::new();
         for bucket in 0..self.bucket_count {
             for node in op.nodes(config, config.primary, partition, bucket)? {

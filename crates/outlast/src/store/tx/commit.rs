@@ -407,7 +407,7 @@ impl TxState {
             return Err(OpError::Frozen);
         }
         let config = op.config(key.partition)?;
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let before = op.find_reconciled(config, key, None, false)?;
         let (old, old_owner, value) = match before.found() {
             None => (absent(config, op.floor(primary, key.partition)?), self.me(), Vec::new()),
@@ -468,7 +468,7 @@ impl TxState {
         wants_value: bool,
     ) -> OpResult<Observation> {
         let config = op.config(key.partition)?;
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let (mut found, mut floor) = (self.find_visible(op, config, key)?, 0);
         if found.is_none_or(|(_, block)| block.is_deleted) {
             // The floor is looked at before the key: whatever is made and deleted after that is
@@ -511,7 +511,7 @@ impl TxState {
         let Some(offset) = op.find_head(config, key, None)?.and_then(|head| head.offset()) else {
             return Ok(None);
         };
-        let block = op.read_block(config.replicas[config.primary], offset)?;
+        let block = op.read_block(config.primary_member(), offset)?;
         op.visible(config, key, offset, &block).map(Some)
     }
 }
@@ -582,7 +582,7 @@ impl TxState {
         let key = self.any_key_ref(key);
         let counter = self.run(|op| {
             let config = op.config(key.partition)?;
-            let primary = config.replicas[config.primary];
+            let primary = config.primary_member();
             // Not reconciled first, for which a full replica may have no room: whatever version the
             // primary names was made in the incarnation that the key is in.
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());

@@ -211,7 +211,7 @@ impl TxState {
             return Err(OpError::Frozen);
         }
         let config = op.config(key.partition)?;
-        let primary = config.replicas[config.primary];
+        let primary = config.primary_member();
         let before = op.find_reconciled(config, key, None, false)?;
         let Some((offset, block)) =
             before.found().filter(|(_, block)| block.kind == Kind::Provisional)
@@ -275,9 +275,8 @@ impl TxState {
         self.run_call(&key, |op| {
             let config = op.config(key.partition)?;
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
-            let block = found
-                .map(|offset| op.read_block(config.replicas[config.primary], offset))
-                .transpose()?;
+            let block =
+                found.map(|offset| op.read_block(config.primary_member(), offset)).transpose()?;
             Ok(block.is_some_and(|block| block.kind == Kind::Provisional))
         })
     }
