@@ -585,7 +585,7 @@ mod tests {
     use crate::store::segment::layout::class_of;
 
     #[test]
-    fn a_place_keeps_what_it_is_given() {
+    fn a_place_returns_the_fields_it_was_made_of() {
         let place = Place::new(MemberId(4095), 103, ((1u64 << 40) - 1) << 4);
         assert_eq!(
             (place.replica(), place.class(), place.offset()),
@@ -594,14 +594,14 @@ mod tests {
     }
 
     #[test]
-    fn of_large_blocks_one_is_kept_and_of_very_large_ones_none() {
+    fn a_magazine_keeps_a_single_large_block_and_no_very_large_block() {
         assert_eq!((kept(0, false), kept(52, false), kept(80, true)), (128, 1, 0));
     }
     /// A replica has no more room. The blocks that a member has freed there are in several batches,
     /// and the block that it needs is in the last batch.
     #[cfg(feature = "sim")]
     #[test]
-    fn there_is_room_while_there_are_blocks_in_any_batch() {
+    fn a_block_in_any_batch_counts_as_room() {
         use crate::engine::sim::{self, Link, Options as SimOptions};
         use crate::store::testing::nap;
         use crate::store::{Options, Store};
@@ -654,7 +654,7 @@ mod tests {
     /// the operation has ended, the writer needs few blocks, and the other members have room again.
     #[cfg(feature = "sim")]
     #[test]
-    fn what_had_to_wait_for_long_is_not_kept_for_ever() {
+    fn blocks_of_a_long_grace_period_go_back_to_their_replica() {
         use crate::engine::sim::{self, Link, Options as SimOptions};
         use crate::store::testing::nap;
         use crate::store::{Options, Store};

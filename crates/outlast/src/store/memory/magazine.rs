@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_last_is_taken_first_and_there_is_a_bound() {
+    fn the_last_kept_block_is_taken_first_and_room_is_bounded() {
         let magazine = Magazine::new(4, false);
         assert_eq!(magazine.take(HOME, 2), None);
         let room = kept(2, false).min(ROOM_MAX);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_retired_is_had_again_when_nobody_sees_it() {
+    fn retired_blocks_are_taken_again_after_they_are_freed() {
         let magazine = Magazine::new(4, false);
         for index in 0..TURN_MAX as u64 {
             assert!(!magazine.is_due(), "after {index}");
@@ -336,7 +336,7 @@ mod tests {
     /// Retired blocks for which there is no room are returned, free blocks are not, and no block is
     /// lost or doubled.
     #[test]
-    fn what_there_is_no_room_for_comes_out() {
+    fn retired_blocks_without_room_are_returned() {
         let class = (0..100).find(|&class| kept(class, false) == 4).expect("some class keeps four");
         let magazine = Magazine::new(4, false);
         assert!(magazine.keep(place(class, 50)) && magazine.keep(place(class, 51)));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_full_at_its_bound_and_goes_round_for_ever() {
+    fn a_full_ring_refuses_blocks_and_blocks_go_round() {
         let magazine = Magazine::new(4, false);
         let count = (0..1000).take_while(|&index| magazine.retire(place(2, index))).count();
         assert_eq!(count, RING);

@@ -356,7 +356,7 @@ mod tests {
     /// Two threads of a member write under a single configuration while a replica begins to fill.
     /// The thread that did not find the filling replica itself must install its version there, too.
     #[test]
-    fn a_home_that_another_thread_has_found_is_news() {
+    fn a_writer_learns_of_a_filling_replica_that_another_thread_found() {
         let config = Configuration {
             epoch: AtomicU64::new(1),
             config_number: 3,

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_survive_the_way() {
+    fn messages_survive_encoding() {
         for note in [
             Message::Hello {
                 root: 1,

@@ -152,7 +152,7 @@ mod tests {
     /// The swap of a member at a replica ends with a timeout. Another member begins a grace period
     /// after that operation has ended. When the grace period is over, the swap has landed.
     #[test]
-    fn a_wait_outlasts_requests_that_timed_out() {
+    fn a_grace_period_outlasts_stragglers() {
         let late = Arc::new(AtomicU64::new(0));
         for seed in 0..100 {
             let (late, word) = (late.clone(), Arc::new(Mutex::new(None)));
@@ -223,7 +223,7 @@ mod tests {
     /// replicas answer. The background polls a load while this member polls another load. The
     /// answer to the second load says nothing about the first straggler.
     #[test]
-    fn an_answer_that_another_activity_sees_does_not_hide_a_request_that_is_under_way() {
+    fn an_answered_load_does_not_hide_another_straggler() {
         for seed in 0..20 {
             let is_over = Rc::new(Cell::new(false));
             let mut options = SimOptions::new(3, seed).link(Link::Network);

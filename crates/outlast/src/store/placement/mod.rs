@@ -227,7 +227,7 @@ mod tests {
 
     /// The last survivor of a job of the maximal size keeps working.
     #[test]
-    fn the_number_of_a_configuration_is_never_the_mark_of_removed_records() {
+    fn a_configuration_number_never_equals_the_number_of_removed_records() {
         let members = crate::engine::MEMBERS_MAX;
         let placement = placement(members, 0, 3);
         let preference = placement.preference(0);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn those_to_whom_copies_are_handed_on_are_the_homes_when_the_leaver_is_gone() {
+    fn the_replicas_beside_a_leaver_are_the_replicas_after_it_has_left() {
         for (regulars, spares, replicas) in [(4, 0, 2), (3, 1, 1), (4, 2, 2), (5, 1, 3)] {
             let placement = placement(regulars, spares, replicas);
             for partition in 0..64 {
@@ -306,13 +306,19 @@ mod tests {
     /// Over random sequences of deaths, a replica stays a replica while it lives, and the
     /// configuration number grows with each change of the list.
     #[test]
-    fn only_what_was_lost_moves() {
-        only_what_was_lost_moves_in(&placement(8, 3, 3));
+    fn a_death_moves_only_the_replicas_of_the_dead_member() {
+        check_that_a_death_moves_only_its_replicas(&placement(8, 3, 3));
         let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);
-        only_what_was_lost_moves_in(&Placement::new(8, 3, 3, 64, (0..11).map(racks).collect()));
+        check_that_a_death_moves_only_its_replicas(&Placement::new(
+            8,
+            3,
+            3,
+            64,
+            (0..11).map(racks).collect(),
+        ));
     }
 
-    fn only_what_was_lost_moves_in(placement: &Placement) {
+    fn check_that_a_death_moves_only_its_replicas(placement: &Placement) {
         for partition in 0..64 {
             let preference = placement.preference(partition);
             for sequence in 0..32u64 {
@@ -350,7 +356,7 @@ mod tests {
     /// while it lives, also while it leaves. The configuration number grows with each change of the
     /// list, and R replicas stay, or all living members if there are fewer.
     #[test]
-    fn who_leaves_stays_a_home_until_it_is_gone() {
+    fn a_leaver_stays_a_replica_until_it_has_left() {
         let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);
         let with_domains = Placement::new(8, 0, 2, 64, (0..8).map(racks).collect());
         for placement in [placement(8, 0, 2), with_domains] {
@@ -398,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spare_takes_the_place_of_the_dead() {
+    fn a_spare_takes_the_place_of_a_dead_member() {
         let placement = placement(6, 1, 2);
         for partition in 0..100 {
             let preference = placement.preference(partition);
@@ -412,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_in_different_domains() {
+    fn replicas_are_in_different_failure_domains() {
         let domains = (0..6).map(|member| format!("rack{}/node{member}", member / 2)).collect();
         let placement = Placement::new(6, 0, 3, 64, domains);
         for partition in 0..64 {
@@ -433,7 +439,7 @@ mod tests {
 
     /// All members compute equal hashes for ever, also across versions of the library.
     #[test]
-    fn hashes_are_what_they_were() {
+    fn key_hashes_never_change() {
         assert_eq!(hash_key(b""), 16294208416658607535);
         assert_eq!(hash_key(b"result/9"), hash_key(b"result/9"));
         assert_ne!(hash_key(b"a"), hash_key(b"a\0"));

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_keeps_what_it_is_given() {
+    fn a_head_word_returns_the_fields_it_was_made_of() {
         let head = Head::new(4096, 0xab_cdef_0120);
         assert_eq!(
             (head.config_number(), head.offset(), head.is_stable()),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_keeps_what_it_is_given() {
+    fn a_state_word_returns_the_fields_it_was_made_of() {
         for phase in [Phase::Absent, Phase::Filling, Phase::Complete, Phase::Lost] {
             let state = State::new(phase, 77);
             assert_eq!((state.phase(), state.configuration()), (phase, 77));

@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_intent_keeps_what_it_is_given() {
+    fn an_intent_survives_encoding_and_rejects_truncation() {
         let keys = vec![b"a".to_vec(), vec![7; 1024], vec![0; 9]];
         for state in [
             IntentState::Pending,
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_keeps_what_it_is_given() {
+    fn a_recovery_decision_survives_encoding_and_rejects_truncation() {
         for (is_committed, reason) in [(true, ""), (false, "member 3 did not like it")] {
             let recovered = [MemberId(0), MemberId(70), MemberId(4095)].into_iter().collect();
             let recovery_decision = RecoveryDecision {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provisional_version_keeps_what_it_is_given() {
+    fn a_provisional_version_survives_encoding_and_rejects_bad_lengths() {
         let id = IntentId { member: MemberId(9), slot: 3, nonce: 77 };
         let version = Version { counter: 5, writer: MemberId(4) };
         let new = [
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_version_keeps_what_it_is_given() {
+    fn a_restored_version_survives_encoding() {
         let version = Version { counter: 1 << 60, writer: MemberId(4095) };
         let bytes = encode_restored(version, b"value");
         assert_eq!(

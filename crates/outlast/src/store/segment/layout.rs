@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_has_the_smallest_class() {
+    fn every_length_gets_the_smallest_sufficient_class() {
         for len in (0..5000).chain([1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + 64]) {
             let class = class_of(len).unwrap();
             assert!(class_size(class) >= len && class_size(class).is_multiple_of(16));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_header_keeps_what_it_is_given() {
+    fn a_block_header_survives_encoding() {
         let block = Block {
             counter: 1 << 50,
             writer: MemberId(4095),
