@@ -1,55 +1,57 @@
-//! Ways to break the protocol on purpose, one at a time, so that `cargo xtask mutants` can show
-//! that each would be noticed. In builds with the feature `faults` the environment variable
-//! `OUTLAST_MUTANT` names the one; in others there are none.
+//! Mutants: ways to break the protocols on purpose, so that `cargo xtask mutants` can show that the
+//! tests notice each of them.
+//!
+//! In builds with the feature `faults` the environment variable `OUTLAST_MUTANT` names a mutant.
+//! Other builds have no mutants.
 
-/// The names, and what they break. xtask has the same list.
+/// The names of the mutants, each with what it breaks. `xtask/src/store.rs` has an equal list.
 #[cfg(feature = "faults")]
 const NAMES: [&str; 23] = [
-    // A write is acknowledged before the last replica holds it.
+    // A write is acknowledged before the last replica holds the version.
     "ack-early",
-    // The head names a block whose value is not there yet.
+    // The head word names a block before its value is written.
     "publish-early",
-    // Operations of an older view go through.
+    // Operations of an older view take effect.
     "skip-epoch",
-    // A block is used again while others may still read it.
+    // A block is reused while operations in flight may still read it.
     "reuse-early",
-    // What another one has published and not finished is taken as it is.
+    // A version that another member has published and not finished is taken as stable.
     "no-help",
-    // Repair replaces what is newer.
+    // Repair replaces newer versions.
     "repair-over-newer",
-    // A replica that is not complete answers for the partition.
+    // A filling replica becomes the primary.
     "trust-absent",
-    // After a delete versions begin anew.
+    // After a delete the versions of the key begin anew.
     "forget-tombstone",
-    // A replica that began to fill while a version was written is left out.
+    // A replica that began to fill while a version was written does not get the version.
     "miss-news",
-    // A handle replaces what it wrote last without a look at the version that is there.
+    // A handle replaces the version that it wrote last without a check of the current version.
     "assume-version",
-    // A transaction changes what it has read also if it has changed since.
+    // A transaction changes a key that has changed since the transaction read it.
     "tx-lost-update",
-    // A transaction does not look again at what it only read.
+    // A transaction does not validate the keys that it only read.
     "tx-skip-look",
-    // Readers read past a transaction that is in doubt.
+    // Readers pass a transaction that is validating.
     "tx-read-past",
     // A transaction is applied before it is decided.
     "tx-apply-early",
-    // One who finds a transaction in its way aborts it also if it is committed.
+    // A member aborts a transaction that blocks it although the transaction is committed.
     "tx-abort-late",
-    // An intent is dropped before the transaction is applied.
+    // An intent is released before its transaction is applied.
     "tx-drop-intent",
-    // A partition that is given up keeps what an incomplete replica had of it.
+    // A partition with an accepted loss keeps the records of an incomplete replica.
     "accept-keeps",
-    // The changes of a recovery can be seen before all members have prepared theirs.
+    // The changes of a recovery are visible before all members have prepared their changes.
     "recover-partly-visible",
-    // A member takes a recovery to be decided when it has prepared its own part.
+    // A member considers a recovery decided when it has prepared its own changes.
     "recover-skip-vote",
-    // What was prepared for a recovery that does not happen is carried out.
+    // The changes that were prepared for an aborted recovery are applied.
     "recover-skip-abort",
-    // Whatever a dead member has left of a value is believed.
+    // A value in a dead segment is salvaged although its checksum is wrong.
     "salvage-torn",
-    // The first of the dead is asked, and not the last.
+    // A partition is salvaged from the replica that died first, and not last.
     "salvage-oldest",
-    // A version that went to the dead after they were read is acknowledged.
+    // A version that was written to a dead segment after its salvage is acknowledged.
     "salvage-late",
 ];
 
@@ -67,6 +69,7 @@ pub(in crate::store) fn mutant(name: &str) -> bool {
     chosen.as_deref() == Some(name)
 }
 
+/// Without the feature `faults` no protocol is broken.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(in crate::store) fn mutant(_: &str) -> bool {

@@ -1,13 +1,14 @@
 //! The steps of the store's protocols, by name, for failpoints (feature `faults`).
 //!
-//! The tables of docs/protocol.md say what each step does, and what the survivors find if a member
-//! dies in it. [`crate::failpoint`] has the mechanism.
+//! The tables of docs/protocol/ say what each step does, and what a survivor finds if a member dies
+//! in it. The steps here are the steps in which a test build can kill its process.
+//! [`crate::failpoint`] has the mechanism.
 
 use crate::failpoint::{self, Within};
 
 macro_rules! steps {
     ($($(#[$doc:meta])* $step:ident = $name:literal,)*) => {
-        /// A step of a protocol of the store, named as in docs/protocol.md.
+        /// A step of a protocol of the store, named as in docs/protocol/.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Step {
             $($(#[$doc])* $step,)*
@@ -19,7 +20,7 @@ macro_rules! steps {
 }
 
 steps! {
-    /// An operation begins under a configuration.
+    /// A participant begins an operation.
     WriteEnter = "write.enter",
     /// The record of a key is found.
     WriteFind = "write.find",
@@ -29,11 +30,11 @@ steps! {
     WritePublish = "write.publish",
     /// The new version is installed at the other replicas.
     WriteInstall = "write.install",
-    /// A writer follows a replica set that has changed.
+    /// A writer installs its version at replicas that have begun to fill meanwhile.
     WriteCatchUp = "write.catch_up",
     /// The version is marked as stable at the primary.
     WriteMarkStable = "write.mark_stable",
-    /// A writer whose outcome is unknown finds out whether its version is there.
+    /// A writer with an unknown outcome finds out whether its version happened.
     WriteConfirm = "write.confirm",
     /// A record is read.
     Read = "read",
@@ -53,7 +54,7 @@ steps! {
     RepairCopy = "repair.copy",
     /// The new replica is marked as complete.
     RepairComplete = "repair.complete",
-    /// Blocks of replaced versions go back to their allocator.
+    /// Blocks of replaced versions are retired.
     Retire = "retire",
     /// An operation ends.
     LeaveOperation = "leave_operation",
@@ -75,7 +76,7 @@ steps! {
     TxRelease = "tx.release",
     /// The gate is closed.
     RecoverCloseGate = "recover.close_gate",
-    /// The survivors agree on the dead.
+    /// The survivors make a communicator without the dead members.
     RecoverShrink = "recover.shrink",
     /// The survivors wait for the repair.
     RecoverRepair = "recover.repair",

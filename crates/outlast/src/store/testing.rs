@@ -1,5 +1,5 @@
-//! What the tests in this folder share: waits for a condition, bounded and in the simulator's time,
-//! and calls that are to fail.
+//! Helpers of the store's tests: waits for a condition, bounded and in the simulator's time, and
+//! calls that are expected to fail.
 
 use super::{Store, StoreError, StoreResult, Transaction};
 use crate::engine::MemberId;
@@ -7,8 +7,8 @@ use crate::job::Job;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// Waits for something that is to happen before long. A member that is to be killed waits so for
-/// its death, and fails if nobody kills it.
+/// Waits for a condition, and fails if it does not become true before long. A member that a test
+/// kills waits for its death with this function, and the test fails if the member is not killed.
 #[track_caller]
 pub(in crate::store) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
     let deadline = job.now().after(Duration::from_secs(100));
@@ -18,7 +18,7 @@ pub(in crate::store) fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
     }
 }
 
-/// Who has kept a call waiting that is to have timed out.
+/// The member named by the timeout of a call. Panics if the call did not time out.
 #[track_caller]
 pub(in crate::store) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> MemberId {
     match result {
@@ -27,8 +27,8 @@ pub(in crate::store) fn expect_timeout<T: Debug>(result: StoreResult<T>) -> Memb
     }
 }
 
-/// A transaction that has done this. In its third attempt it locks all keys at once, so that only
-/// the decision is left to its commit.
+/// A transaction in its third attempt, after `body`. From its third attempt on a transaction locks
+/// all keys before its closure runs, so that its commit only has to decide.
 pub(in crate::store) fn third_attempt(
     store: &Store,
     body: impl Fn(&mut Transaction),
@@ -43,7 +43,7 @@ pub(in crate::store) fn third_attempt(
     tx
 }
 
-/// Waits until something has stayed the same for so long.
+/// Waits until the value of `look` has not changed for as long as `quiet`, and returns it.
 #[track_caller]
 pub(in crate::store) fn reconciled<T: PartialEq>(
     job: &Job,

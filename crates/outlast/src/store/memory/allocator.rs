@@ -1,24 +1,19 @@
-//! Blocks of memory at the replicas: taking, retiring and reusing them.
+//! The allocator: taking, retiring and reusing blocks.
 //!
-//! A replica's segment is carved into blocks of size classes by the replica itself, which puts them
-//! onto one stack per class. Members take blocks from there into *magazines*, one for each
-//! participant, and work from those. A block that was swapped out of a head word is *retired* by
-//! whoever swapped it out, and is used again once every participant that was inside an operation at
-//! that time has left it, or is dead. What a magazine has no room for goes back onto its replica's
-//! stack.
+//! An operation takes blocks from the magazine of its participant, then from the free list of the
+//! replica, and then asks the replica to make a slab. An operation that has swapped a block out of
+//! a head word *retires* it. A retired block is reused after a grace period. The blocks for which a
+//! magazine has no room wait in batches, a grace period for each batch, for all participants of the
+//! member together. After it they go into a magazine, or back onto the free list of their replica.
 //!
-//! A block goes onto a stack only when it is new, or right after such a wait. So a member that is
-//! inside an operation and has read the top of a stack never finds the same block there again with
-//! another successor: the swap of the top needs no counter. A block that was taken and not used
-//! must therefore never go back by itself.
+//! docs/protocol/memory.md says what the holder word names in each state of a block, and what
+//! happens if the member that has the block dies.
 //!
-//! | the block is | its holder word names | its taker dies here |
-//! |---|---|---|
-//! | on its replica's stack | nobody | |
-//! | taken off the stack, not numbered yet | nobody | it is lost: a few blocks for each death at this very step |
-//! | in a magazine, being filled, or retired | who has it | its replica takes it back: see `reclaim.rs` |
-//! | named by a head word, or a node of the index | who filled it | it stays what it is |
-//! | swapped out, not numbered yet | who filled it | its replica takes it back, if both are dead |
+//! A block goes onto a free list only when it is new, or right after a grace period. So an
+//! operation that has read the top of a free list never finds that block there again with another
+//! successor, and the compare-and-swap of the top needs no version tag (ABA). For this reason a
+//! block that was taken and not used must never go back to the free list directly. It stays in a
+//! magazine, or among the spare blocks of the allocator.
 
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
@@ -38,44 +33,50 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many bytes of one replica and class a magazine keeps at most; of large blocks one, so that
-/// they can alternate. Where replicas are far away a few, unless they are very large: each one that
-/// is given back and had again takes requests.
+/// How many bytes of a replica and class a magazine keeps at most. Of large blocks it keeps a
+/// single block, so that two blocks can alternate.
 const RING_BYTES: u64 = 32 << 10;
 
+/// How many blocks of a replica and class a magazine keeps at least where replicas are remote,
+/// since a block that is given back and taken again takes requests.
 const RING_BLOCKS_FAR: usize = 4;
 
+/// The size above which a magazine keeps fewer than [`RING_BLOCKS_FAR`] blocks of a remote replica.
 const FAR_LEN_MAX: u64 = 128 << 10;
 
-/// How many blocks, or bytes, that no magazine has room for are retired together before the
-/// participants are looked at. More where members are far away: each look is a request to
-/// everybody.
+/// How many blocks for which no magazine has room are retired together before a grace period
+/// begins.
 const BATCH_BLOCKS: u64 = 96;
 
+/// How many bytes of retired blocks are enough to begin a grace period.
 const BATCH_BYTES: u64 = 48 << 10;
 
+/// How many bytes are enough where replicas are remote: more, since a grace period takes requests
+/// to all members.
 const BATCH_BYTES_FAR: u64 = 512 << 10;
 
+/// How many bytes for each member of the job a batch has at least.
 const BATCH_BYTES_PER_MEMBER: u64 = 512;
 
-/// How many batches wait for the magazines to be empty, where members are far away.
+/// How many batches may wait until a magazine is empty, where replicas are remote.
 const BATCHES_FAR: usize = 3;
 
-/// How many batches are looked at whose wait is not over.
+/// How many batches are checked in vain before the check stops.
 const LOOKED_AT: usize = 8;
 
-/// How long the background waits for a replica that is to refill_slab blocks, or to salvage a
-/// partition; what the replica does later is there at the next try.
+/// How long the background waits for a replica that is to make a slab or to salvage a partition. If
+/// the replica does it later, the next attempt finds it.
 pub(in crate::store) const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 
-/// How long the background waits before it looks again whether they may go.
+/// How long the background waits before it checks again whether the grace periods of large blocks
+/// are over.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How many blocks are taken from a stack at once.
+/// How many blocks are taken from a free list at a time.
 const TAKE: usize = 4;
 
-/// How many blocks of a class a magazine keeps. No tombstones: all members delete with the same
-/// ones.
+/// How many free blocks of a class a magazine keeps. It keeps no blocks for tombstones, since all
+/// members share them.
 pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
     if class == TOMBSTONES {
         return 0;
@@ -85,8 +86,8 @@ pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
     if size > KEPT_LEN_MAX { 0 } else { ((RING_BYTES / size) as usize).clamp(least, 128) }
 }
 
-/// Whether there are so many blocks of one replica and class that a magazine soon has no room for
-/// them all: the others would have to be given back, and had again.
+/// Whether a magazine would soon have no room for all blocks of some replica and class. The excess
+/// would have to be given back, and be taken again by requests.
 fn fills_magazine(blocks: &[Place]) -> bool {
     let mut counts = BTreeMap::new();
     blocks.iter().any(|place| {
@@ -96,35 +97,40 @@ fn fills_magazine(blocks: &[Place]) -> bool {
     })
 }
 
-/// Blocks that wait until those who may have seen them are gone.
+/// Retired blocks that wait for a grace period.
 struct Batch {
     blocks: Vec<Place>,
     grace: GracePeriod,
 }
 
-/// What the participants of this member share.
+/// The blocks that the participants of this member share.
+///
+/// *Orderings.* The blocks are behind locks. `spare_count` and `batch_count` are relaxed, since
+/// they only say whether it is worth taking the lock: an outdated count delays a reuse, or takes
+/// the lock in vain. `has_large` is a flag to the background, and the bell rings after it was set.
+/// Release and acquire order it behind the batch that it announces.
 #[derive(Default)]
 pub(in crate::store) struct Allocator {
-    /// Blocks that were taken and not used, and that no magazine had room for; by kind.
+    /// Blocks that were taken and not used, and for which no magazine had room, by kind.
     spare: Mutex<BTreeMap<u64, Vec<u64>>>,
     spare_count: AtomicUsize,
-    /// Blocks that were retired, and that no magazine had room for.
+    /// Retired blocks for which no magazine had room, and which are in no batch yet.
     retired: Mutex<Vec<Place>>,
     batches: Mutex<Vec<Batch>>,
     batch_count: AtomicUsize,
-    /// Whether the background is to look after blocks that are too large to be kept.
+    /// Whether the background has to give back blocks that are too large to be kept in a magazine.
     has_large: AtomicBool,
-    /// What this member, as a replica, has carved.
+    /// The slabs that this member has made as a replica.
     pub(in crate::store) slabs: Mutex<Slabs>,
-    /// What replicas have answered to requests for blocks of a class.
+    /// The answers of replicas to requests for blocks of a class.
     answers: Mutex<BTreeMap<(MemberId, usize), Answers>>,
 }
 
-/// How often a replica has answered, and why it refused, if it did the last time.
+/// How often a replica has answered, and the reason of its last answer if that was a refusal.
 type Answers = (u64, Option<String>);
 
 impl Allocator {
-    /// Notes what a replica has answered: that it has carved blocks of a class, or why not.
+    /// Records the answer of a replica: that it has made blocks of a class, or why it has not.
     pub(in crate::store) fn answered(
         &self,
         replica: MemberId,
@@ -143,8 +149,8 @@ impl Allocator {
 }
 
 impl<'a> MemoryOp<'a> {
-    /// Takes a block at a replica: from the magazine, from the replica's stack, or from what the
-    /// replica carves when asked.
+    /// Takes a block at a replica: from the magazine, from the replica's free list, or from a slab
+    /// that the replica makes when asked.
     #[inline]
     pub(in crate::store) fn take_block(&self, replica: MemberId, class: usize) -> OpResult<u64> {
         match self.magazine().take(replica, class) {
@@ -153,7 +159,7 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// The same for when it has none.
+    /// Takes a block at a replica when the magazine has none.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn take_elsewhere(
@@ -171,14 +177,15 @@ impl<'a> MemoryOp<'a> {
             return Ok(offset);
         }
         self.flush_retired();
-        // Before the replica is asked for more: all that is this member's.
+        // Before it asks the replica for more, the operation reuses all blocks that this member
+        // has.
         self.reuse_or_give_back(true, usize::MAX);
         let taken = self.magazine().take(replica, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
             return Ok(offset);
         }
         let (job, allocator) = (&self.store.job, &self.store.allocator);
-        // The background has other work, which must not wait for a replica that is stopped.
+        // The background has other work, which must not wait for a stopped replica.
         let limit = if self.store.is_background() { BACKGROUND_WAIT } else { job.time_limit() };
         let until = job.now().after(limit);
         let mut asked = None;
@@ -189,13 +196,13 @@ impl<'a> MemoryOp<'a> {
                     .refill_slab(class)
                     .map_err(|error| self.no_room(replica, class, error.to_string()))?;
             }
-            // A replica that has not answered until then is not asked for its stack either, which
-            // would take as long again.
+            // If the replica has not answered by now, reading its free list would take as long
+            // again.
             if asked.is_some() && !job.is_mapped() && job.now() >= until {
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
-            // Before the stack is looked at: what was granted is there then, unless others have
-            // taken it.
+            // The answers are read before the free list: granted blocks are on the free list then,
+            // unless other members have taken them.
             let (count, refusal) = allocator.answers(replica, class);
             if let Some(offset) = self.pop_several(replica, class)? {
                 return Ok(offset);
@@ -208,7 +215,7 @@ impl<'a> MemoryOp<'a> {
                 (Some(_), Some(reason)) => {
                     return Err(self.no_room(replica, class, reason));
                 }
-                // Not asked yet; or others have taken what was granted.
+                // The replica was not asked yet, or other members have taken the granted blocks.
                 _ => {
                     asked = Some(count);
                     job.send(replica, PORT, &Message::Need { class: class as u64 }.encode())?;
@@ -217,17 +224,17 @@ impl<'a> MemoryOp<'a> {
             if job.now() >= until {
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
-            // Whoever waits serves: the replica may itself be waiting for blocks here, with its
-            // background.
+            // Every wait serves messages: the replica may be waiting for blocks of this member, in
+            // its background.
             self.store.serve_messages();
-            // The replica's answer rings; its death too, and then the next call of the engine says
-            // so.
+            // The answer of the replica rings the bell. Its death does too, and then the next call
+            // of the engine returns an error.
             job.park(bell, until);
         }
     }
 
-    /// There is no room. What this participant has retired is of use to the next operation at
-    /// least.
+    /// The error for a replica without room. The blocks that this participant has retired are put
+    /// into a batch, so that the next operation at least can use them.
     fn no_room(&self, member: MemberId, class: usize, reason: String) -> OpError {
         self.flush_retired();
         if class == TOMBSTONES {
@@ -236,6 +243,7 @@ impl<'a> MemoryOp<'a> {
         OpError::Fail(StoreError::OutOfMemory { member, reason })
     }
 
+    /// Takes a spare block of this kind, or returns `None`.
     fn take_spare(&self, kind: u64) -> Option<u64> {
         let allocator = &self.store.allocator;
         if allocator.spare_count.load(Ordering::Relaxed) == 0 {
@@ -246,7 +254,7 @@ impl<'a> MemoryOp<'a> {
         Some(offset)
     }
 
-    /// Keeps a block that was taken and that nobody else has seen.
+    /// Keeps a block that was taken and that no other operation has seen.
     pub(in crate::store) fn keep(&self, replica: MemberId, class: usize, offset: u64) {
         let place = Place::new(replica, class, offset);
         if !self.magazine().keep(place) {
@@ -256,8 +264,8 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Moves a few blocks from the replica's stack into the magazine; one of them is for the
-    /// caller.
+    /// Moves a few blocks from the replica's free list into the magazine, and returns a block for
+    /// the caller.
     fn pop_several(&self, replica: MemberId, class: usize) -> OpResult<Option<u64>> {
         let mut first = None;
         for _ in 0..TAKE.min(kept(class, false).max(1)) {
@@ -266,8 +274,8 @@ impl<'a> MemoryOp<'a> {
                 Ok(Some(offset)) if first.is_none() => first = Some(offset),
                 Ok(Some(offset)) => self.keep(replica, class, offset),
                 Err(error) => {
-                    // What was taken is not lost. But whoever went on would wait for a late replica
-                    // once more.
+                    // The blocks that were taken stay with this member. The operation does not go
+                    // on, since it would wait for a late replica once more.
                     if let Some(offset) = first {
                         self.keep(replica, class, offset);
                     }
@@ -278,6 +286,7 @@ impl<'a> MemoryOp<'a> {
         Ok(first)
     }
 
+    /// Takes a block from the free list of a replica, and makes this member its holder.
     pub(in crate::store) fn pop(&self, replica: MemberId, class: usize) -> OpResult<Option<u64>> {
         let top_word = self.store.root(replica) + self.store.layout.stack(class);
         loop {
@@ -288,7 +297,7 @@ impl<'a> MemoryOp<'a> {
             check_place(replica, top)?;
             let next = self.load(replica, top)?;
             if self.swap(replica, top_word, top, next)? {
-                // Under any view: the block is this member's now.
+                // This is written under any view, since the block belongs to this member now.
                 self.store
                     .job
                     .put(
@@ -303,9 +312,9 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Keeps a block that was not used, since somebody was faster or the view has changed: after a
-    /// refusal nothing was written. After a timeout something may still be, whenever the replica
-    /// goes on: the block must not be used for anything else.
+    /// Returns an unused block to the allocator, unless a request to it timed out: that request may
+    /// still write to the block. After a refusal, because another operation was faster or the view
+    /// has changed, nothing was written.
     pub(in crate::store) fn keep_unless_timed_out<T>(
         &self,
         replica: MemberId,
@@ -331,13 +340,15 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// At the end of an operation: frees what the participant has retired, if nobody else is inside
-    /// an operation; otherwise it waits. This operation itself sees nothing of it any more.
+    /// At the end of an operation, makes the retired blocks of the participant free if no other
+    /// operation is in flight. Otherwise the blocks wait in a batch. This operation itself does not
+    /// see them any more.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn turn(&self) {
         if !self.store.job.is_mapped() {
-            // Each look is a request to every member: for many blocks together.
+            // Over a network a grace period takes a request to every member, so it covers many
+            // blocks.
             return self.retire_together(self.magazine().take_retired());
         }
         steps::enter(steps::Step::Retire);
@@ -349,8 +360,8 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Lets what this participant has retired be used again by others, though it may retire nothing
-    /// more for long.
+    /// Puts the retired blocks of this participant into a batch, so that they can be reused
+    /// although the participant may retire no further blocks for long.
     pub(in crate::store) fn flush_retired(&self) {
         let mut blocks = self.magazine().take_retired();
         blocks.append(&mut *lock(&self.store.allocator.retired));
@@ -365,8 +376,8 @@ impl<'a> MemoryOp<'a> {
     fn retire_together(&self, mut blocks: Vec<Place>) {
         let allocator = &self.store.allocator;
         steps::enter(steps::Step::Retire);
-        // With as many blocks as there are members, the requests for each are as few, however many
-        // members there are.
+        // With as many blocks as there are members, a grace period takes only a few requests for
+        // each block, however many members there are.
         let members = self.store.job.members() as u64;
         let is_far = !self.store.job.is_mapped();
         let batch_bytes = if is_far { BATCH_BYTES_FAR } else { BATCH_BYTES };
@@ -389,6 +400,7 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
+    /// Adds a batch, and reuses other batches if there are enough of them.
     fn add_batch(&self, blocks: Vec<Place>, grace: GracePeriod) {
         let allocator = &self.store.allocator;
         let is_large = blocks.iter().any(Place::is_large);
@@ -407,31 +419,32 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Takes back the blocks of batches for which the wait is over. Where replicas are far away one
-    /// batch after the other, so that there is room for them: what is given back is had again by
-    /// requests. But when somebody was inside an operation for long there are many, and all but a
-    /// few are for others, too.
+    /// Reuses the blocks of batches with grace periods that are over. Where replicas are remote it
+    /// takes a batch at a time, so that the magazine has room: a block that is given back is taken
+    /// again by requests. After an operation was in flight for long, many batches become free at
+    /// once. All but a few of them are then taken together, since other members need the room.
     fn reuse(&self) {
         let count = self.store.allocator.batch_count.load(Ordering::Relaxed);
         let few = count.saturating_sub(BATCHES_FAR).max(1);
         self.reuse_or_give_back(true, if self.store.job.is_mapped() { usize::MAX } else { few });
     }
 
-    /// The same for so many batches; if this participant is not to keep any, all go to the stacks
-    /// of their replicas.
+    /// Reuses up to `wanted` batches with grace periods that are over. Their blocks go into the
+    /// magazine of this participant if `keeps` is set, and the blocks for which it has no room, or
+    /// all blocks, go back to the free lists of their replicas.
     pub(in crate::store) fn reuse_or_give_back(&self, keeps: bool, mut wanted: usize) {
         let (store, allocator) = (self.store, &self.store.allocator);
         if allocator.batch_count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        // Taken out, so that no lock is held while the counters are read; two who do this work on
-        // different batches.
+        // The batches are taken out, so that no lock is held while the counters are read. Two
+        // activities that do this work on different batches.
         let mut batches = std::mem::take(&mut *lock(&allocator.batches));
         let mut excess = Vec::new();
         let mut pinned = Vec::new();
-        // Whoever keeps one from being over was inside an operation before it, and so keeps those
-        // that came later, too: if somebody is stopped there are many, and all but the first few
-        // need not be asked.
+        // An operation that keeps a batch waiting began before that batch, and so keeps all later
+        // batches waiting, too. If a member is stopped there are many batches, and only the first
+        // few are checked.
         let mut left = LOOKED_AT;
         batches.retain_mut(|batch| {
             let is_over = left > 0 && wanted > 0 && batch.grace.is_over(store);
@@ -448,12 +461,12 @@ impl<'a> MemoryOp<'a> {
             !is_over
         });
         if !pinned.is_empty() {
-            // Those alone wait on.
+            // Only the pinned blocks wait for a further grace period.
             batches.push(Batch { blocks: pinned, grace: GracePeriod::begin(store) });
         }
         {
             let mut kept = lock(&allocator.batches);
-            // In their order, oldest first.
+            // The batches stay in their order, the oldest batch first.
             batches.append(&mut kept);
             *kept = batches;
             allocator.batch_count.store(kept.len(), Ordering::Relaxed);
@@ -461,7 +474,7 @@ impl<'a> MemoryOp<'a> {
         self.give_back(excess);
     }
 
-    /// Gives blocks back to their replicas, right after the wait for all who might have seen them.
+    /// Gives blocks back to their replicas, right after their grace period.
     fn give_back(&self, excess: Vec<Place>) {
         if excess.is_empty() {
             return;
@@ -475,8 +488,8 @@ impl<'a> MemoryOp<'a> {
             if replica == store.me() {
                 store.take_back(replica, &places);
             } else {
-                // By a message, so that nobody waits for a replica that is stopped. If it cannot be
-                // sent the replica is dead, or the blocks stay with their holder.
+                // A message is sent, so that no operation waits for a stopped replica. If it cannot
+                // be sent, the replica is dead, or the blocks stay with their holder.
                 let _ = store.job.send(replica, PORT, &Message::Give { places }.encode());
             }
         }
@@ -496,8 +509,8 @@ impl<'a> MemoryOp<'a> {
 }
 
 impl MemoryState {
-    /// The background's part: blocks that are too large to be kept go back to their replicas also
-    /// if this member retires nothing more; when it wants to run again.
+    /// The part of the background: gives back blocks that are too large to be kept, also if this
+    /// member retires no further blocks. Returns when the background wants to run again.
     pub(in crate::store) fn give_back_some(&self) -> Time {
         let allocator = &self.allocator;
         if !allocator.has_large.swap(false, Ordering::AcqRel) {
@@ -513,9 +526,8 @@ impl MemoryState {
         self.job.now().after(PATIENCE)
     }
 
-    /// Puts blocks of this replica that `from` holds back onto its stacks, after the wait for all
-    /// who might have seen them. What it does not hold is not believed, and what is no block
-    /// neither.
+    /// Puts blocks of this replica that `from` holds back onto its free lists, right after their
+    /// grace period. Ignores blocks that `from` does not hold, and offsets that are not blocks.
     pub(in crate::store) fn take_back(&self, from: MemberId, places: &[Place]) {
         let (job, me) = (&self.job, self.job.me());
         for place in places {
@@ -542,12 +554,12 @@ impl MemoryState {
                     }
                 }
             };
-            // The own memory fails only when this member has ended.
+            // The memory of this member fails only when this member has ended.
             let _ = give();
         }
     }
 
-    /// The blocks that this member has at hand, anywhere.
+    /// All blocks in the magazines and lists of this member.
     #[cfg(all(test, feature = "sim"))]
     pub(in crate::store) fn known_blocks(&self) -> Vec<(MemberId, u64)> {
         let allocator = &self.allocator;
@@ -560,7 +572,7 @@ impl MemoryState {
         places.iter().map(|place| (place.replica(), place.offset())).collect()
     }
 
-    /// Whether blocks wait until nobody can still see them.
+    /// Whether blocks wait for a grace period.
     pub(in crate::store) fn has_batches(&self) -> bool {
         self.allocator.batch_count.load(Ordering::Relaxed) > 0
     }
@@ -573,7 +585,7 @@ mod tests {
     use crate::store::segment::layout::class_of;
 
     #[test]
-    fn a_place_keeps_what_it_is_given() {
+    fn a_place_returns_the_fields_it_was_made_of() {
         let place = Place::new(MemberId(4095), 103, ((1u64 << 40) - 1) << 4);
         assert_eq!(
             (place.replica(), place.class(), place.offset()),
@@ -582,14 +594,14 @@ mod tests {
     }
 
     #[test]
-    fn of_large_blocks_one_is_kept_and_of_very_large_ones_none() {
+    fn a_magazine_keeps_a_single_large_block_and_no_very_large_block() {
         assert_eq!((kept(0, false), kept(52, false), kept(80, true)), (128, 1, 0));
     }
-    /// A replica has no more room. What a member has freed there is in several batches, and what it
-    /// wants is in the last.
+    /// A replica has no more room. The blocks that a member has freed there are in several batches,
+    /// and the block that it needs is in the last batch.
     #[cfg(feature = "sim")]
     #[test]
-    fn there_is_room_while_there_are_blocks_in_any_batch() {
+    fn a_block_in_any_batch_counts_as_room() {
         use crate::engine::sim::{self, Link, Options as SimOptions};
         use crate::store::testing::nap;
         use crate::store::{Options, Store};
@@ -638,12 +650,11 @@ mod tests {
         .expect_ok();
     }
 
-    /// Somebody is inside an operation for long, while another member writes until there is no
-    /// room. When that is over, the one who writes on needs few blocks, and the others have room
-    /// again.
+    /// An operation is in flight for long, while another member writes until there is no room. When
+    /// the operation has ended, the writer needs few blocks, and the other members have room again.
     #[cfg(feature = "sim")]
     #[test]
-    fn what_had_to_wait_for_long_is_not_kept_for_ever() {
+    fn blocks_of_a_long_grace_period_go_back_to_their_replica() {
         use crate::engine::sim::{self, Link, Options as SimOptions};
         use crate::store::testing::nap;
         use crate::store::{Options, Store};
@@ -666,7 +677,7 @@ mod tests {
                     while slot.put(&[1; 20_000]).is_ok() {}
                     step.set(2);
                     wait(3);
-                    // At first none of the waits is known to be over.
+                    // At first no grace period is known to be over.
                     (0..300).for_each(|_| nap(&job, "room", || slot.put(&[1; 20_000]).is_ok()));
                     step.set(4);
                 }

@@ -1,26 +1,25 @@
-//! The blocks that one participant has at hand, and those that it has retired.
+//! Magazines: the free and retired blocks of a participant (Bonwick and Adams, 2001).
 //!
-//! Only the operation that has claimed the participant touches them, and claiming orders one
-//! operation after the other: plain loads and stores will do.
-//!
-//! Blocks of one replica and class are in one *way*, a ring in which they go round without being
-//! moved: who writes the same key again takes one at the front and retires another one at the back.
+//! The blocks of a replica and class are in a ring, in which they go round without being moved. A
+//! writer that writes a key again and again takes a block at the front and retires another block at
+//! the back:
 //!
 //! ```text
 //!   taken           free            put
 //!     |  to be used  |  retired      |
 //! ```
 //!
-//! | step | true afterwards |
-//! |---|---|
-//! | a block is retired | it lies before `put`; someone may still see it |
-//! | at the end of an operation, when enough are retired: the counters of all other participants are looked at | |
-//! | nobody is inside an operation: `free` is set to `put` | nobody sees what was retired |
-//! | somebody is: what was retired leaves the ring and waits, for all participants of the member, in `space.rs` | |
-//! | a block is taken, from before `free` | it is the taker's alone |
+//! 1. An operation retires a block: the block lies before `put`, and an operation in flight may
+//!    still see it.
+//! 2. At the end of an operation, when enough blocks are retired, the operation reads the operation
+//!    counters of all other participants.
+//! 3. If no other operation is in flight, `free` is set to `put`: no operation sees the retired
+//!    blocks any more. Otherwise the retired blocks leave the ring and wait, for all participants
+//!    of the member, in a batch of the allocator (`allocator.rs`).
+//! 4. An operation takes a block from before `free`: the block belongs to it alone.
 //!
-//! The ring is private memory: if its member dies, its blocks are found by what is written in them
-//! (see `space.rs`).
+//! The ring is private memory. If its member dies, the replicas find its blocks by their holder
+//! words (`recovery/reclaim.rs`).
 
 use crate::engine::MemberId;
 use crate::store::memory::allocator::kept;
@@ -29,39 +28,49 @@ use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// How many blocks a way has room for; of those to be used it keeps fewer.
+/// How many blocks a ring has room for. It keeps fewer free blocks than that.
 const RING: usize = 128;
 
-/// How many blocks are retired in one way before the participants are looked at, at most.
+/// The largest number of blocks that are retired in a ring before the operation counters are read.
 const TURN_MAX: usize = 32;
 
-/// How many that are to be used a way keeps at most.
+/// The largest number of free blocks that a ring keeps.
 pub(in crate::store) const ROOM_MAX: usize = RING - 2 * TURN_MAX;
 
-/// In how many ways of a magazine a kind may be.
+/// How many rings of a magazine a kind (replica and class) may choose from.
 const PROBES: usize = 8;
 
+/// The blocks of a participant.
+///
+/// *Orderings.* Only the operation that has claimed the participant touches its magazine. A claim
+/// is a sequentially consistent swap of the operation counter, and an operation ends with a release
+/// fence before its counter becomes even. So every operation of a participant comes after the
+/// operation before it, and relaxed loads and stores suffice for the magazine and its rings.
 pub(in crate::store) struct Magazine {
-    /// Whether replicas are far away.
+    /// Whether the memory of replicas is remote.
     is_far: bool,
     ways: Vec<BlockRing>,
-    /// Whether the participants should be looked at.
+    /// Whether enough blocks are retired to read the operation counters.
     is_due: AtomicBool,
-    /// The ways with retired blocks.
+    /// The rings with retired blocks.
     fresh: Mutex<Vec<usize>>,
 }
 
-/// Blocks of one replica and class. The positions only grow, modulo 2^64.
+/// A ring with the blocks of a replica and class. The positions only grow, modulo 2^64.
 #[repr(align(64))]
 pub(in crate::store) struct BlockRing {
-    /// The kind of the blocks, plus 1; 0 while there were none.
+    /// The kind of the blocks, plus 1; 0 while the ring was never used.
     kind: AtomicU64,
+    /// The position of the first free block.
     taken: AtomicUsize,
+    /// The position behind the last free block: the first retired block.
     free: AtomicUsize,
+    /// The position behind the last retired block.
     put: AtomicUsize,
-    /// One less than how many are retired before the participants are looked at: a power of two.
+    /// The number of retired blocks after which the operation counters are read, minus 1. The
+    /// number is a power of two.
     turn_mask: AtomicUsize,
-    /// How many that are to be used it keeps.
+    /// How many free blocks the ring keeps.
     room: AtomicUsize,
     index: usize,
     blocks: [AtomicU64; RING],
@@ -95,7 +104,8 @@ impl BlockRing {
         load(&self.taken) == load(&self.put)
     }
 
-    /// Takes a block, if there is one; and the one that would come next, or some other offset.
+    /// Takes a free block, or returns `None`. Also returns the offset of the block that comes next,
+    /// for prefetching. That offset is arbitrary if no block comes next.
     #[inline(always)]
     pub(in crate::store) fn take(&self) -> Option<(u64, u64)> {
         let taken = load(&self.taken);
@@ -107,7 +117,7 @@ impl BlockRing {
         Some((self.at(taken).load(Ordering::Relaxed), self.at(next).load(Ordering::Relaxed)))
     }
 
-    /// Puts a block that nobody sees to those that are to be used, if there is room.
+    /// Adds a block that no operation can see to the free blocks, if there is room.
     fn keep(&self, offset: u64) -> bool {
         let taken = load(&self.taken);
         let is_room = load(&self.free).wrapping_sub(taken) < load(&self.room)
@@ -120,8 +130,9 @@ impl BlockRing {
         is_room
     }
 
-    /// Nobody sees what was retired: it is to be used. Returns those for which there is no room.
-    /// Only of these: what was taken from a stack and not used must not go back there.
+    /// Makes the retired blocks free, since no operation can see them any more. Returns the retired
+    /// blocks for which there is no room. Only retired blocks may be returned to the free list of
+    /// their replica: a block that was taken from there and not used must not go back (ABA).
     fn free_retired(&self) -> impl Iterator<Item = Place> {
         let [taken, free, put] = [&self.taken, &self.free, &self.put].map(load);
         let excess =
@@ -132,13 +143,14 @@ impl BlockRing {
         self.places(end, excess)
     }
 
-    /// Takes what was retired out of the ring.
+    /// Takes the retired blocks out of the ring.
     fn take_retired(&self) -> impl Iterator<Item = Place> {
         let (free, put) = (load(&self.free), load(&self.put));
         self.put.store(free, Ordering::Relaxed);
         self.places(free, put.wrapping_sub(free))
     }
 
+    /// The locations of `count` blocks from this position on.
     fn places(&self, from: usize, count: usize) -> impl Iterator<Item = Place> {
         (0..count)
             .map(move |index| self.place(self.at(from.wrapping_add(index)).load(Ordering::Relaxed)))
@@ -151,7 +163,7 @@ impl BlockRing {
 
 impl Magazine {
     pub(in crate::store) fn new(members: usize, is_far: bool) -> Magazine {
-        // For a few classes at each replica; more of them share.
+        // The rings suffice for a few classes at each replica. More classes share them.
         let ways = (8 * members).next_power_of_two().clamp(16, 512);
         Magazine {
             is_far,
@@ -161,14 +173,16 @@ impl Magazine {
         }
     }
 
+    /// A ring that this kind may use; `probe` 0 is tried first.
     #[inline(always)]
     fn probe(&self, kind: u64, probe: usize) -> &BlockRing {
-        // Eight for each replica, as long as there are so many; neighbouring classes side by side.
+        // Each replica has eight rings, as long as there are so many. Adjacent classes have
+        // adjacent rings.
         let first = (kind >> CLASS_BITS << 3) ^ (kind & CLASS_MASK);
         &self.ways[(first as usize).wrapping_add(probe) & (self.ways.len() - 1)]
     }
 
-    /// The way of a replica and class, if it has one.
+    /// The ring of a replica and class, or `None`.
     #[inline(always)]
     pub(in crate::store) fn way(&self, replica: MemberId, class: usize) -> Option<&BlockRing> {
         let kind = Place::new(replica, class, 0).kind();
@@ -180,6 +194,7 @@ impl Magazine {
         }
     }
 
+    /// The ring of a kind, if it is not the first ring that the kind may use.
     #[cold]
     #[inline(never)]
     fn other_way(&self, kind: u64) -> Option<&BlockRing> {
@@ -187,7 +202,7 @@ impl Magazine {
         others.find(|way| way.kind.load(Ordering::Relaxed) == kind + 1)
     }
 
-    /// The way of a replica and class; an empty one, if it has none.
+    /// The ring of a replica and class, or an empty ring that it takes over.
     fn way_or_new(&self, place: Place) -> Option<&BlockRing> {
         if let Some(way) = self.way(place.replica(), place.class()) {
             return Some(way);
@@ -202,25 +217,25 @@ impl Magazine {
         Some(way)
     }
 
-    /// Takes a block of a replica and class, if there is one.
+    /// Takes a free block of a replica and class, or returns `None`.
     #[inline]
     pub(in crate::store) fn take(&self, replica: MemberId, class: usize) -> Option<u64> {
         self.way(replica, class)?.take().map(|(offset, _)| offset)
     }
 
-    /// Keeps a block that nobody sees, if there is room.
+    /// Keeps a block that no operation can see, if there is room.
     pub(in crate::store) fn keep(&self, place: Place) -> bool {
         self.way_or_new(place).is_some_and(|way| way.keep(place.offset()))
     }
 
     /// Retires a block, if there is room. Afterwards [`Magazine::is_due`] may be true.
     pub(in crate::store) fn retire(&self, place: Place) -> bool {
-        // A way that keeps nothing has no use for them.
+        // A ring that keeps no blocks has no use for retired blocks.
         let way = self.way_or_new(place).filter(|way| load(&way.room) > 0);
         way.is_some_and(|way| self.retire_in(way, place.offset()))
     }
 
-    /// The same for a block of this way.
+    /// Retires a block into its ring, if there is room.
     #[inline(always)]
     pub(in crate::store) fn retire_in(&self, way: &BlockRing, offset: u64) -> bool {
         let put = load(&way.put);
@@ -240,19 +255,20 @@ impl Magazine {
         true
     }
 
+    /// Records that a ring has retired blocks.
     #[cold]
     #[inline(never)]
     fn record_fresh(&self, way: usize) {
         lock(&self.fresh).push(way);
     }
 
-    /// Whether something is to be gained by a look at the participants.
+    /// Whether enough blocks are retired to read the operation counters.
     #[inline(always)]
     pub(in crate::store) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Relaxed)
     }
 
-    /// All blocks that are in it.
+    /// All blocks of the magazine.
     #[cfg(all(test, feature = "sim"))]
     pub(in crate::store) fn places(&self) -> Vec<Place> {
         let of = |way: &BlockRing| {
@@ -262,13 +278,14 @@ impl Magazine {
         self.ways.iter().flat_map(of).collect()
     }
 
-    /// Nobody sees what was retired. Those for which there is no room are returned.
+    /// Makes the retired blocks free, since no operation can see them any more. Returns the retired
+    /// blocks for which there is no room.
     pub(in crate::store) fn free_retired(&self) -> Vec<Place> {
         self.is_due.store(false, Ordering::Relaxed);
         lock(&self.fresh).drain(..).flat_map(|index| self.ways[index].free_retired()).collect()
     }
 
-    /// What was retired.
+    /// Takes the retired blocks out of the magazine.
     pub(in crate::store) fn take_retired(&self) -> Vec<Place> {
         self.is_due.store(false, Ordering::Relaxed);
         lock(&self.fresh).drain(..).flat_map(|index| self.ways[index].take_retired()).collect()
@@ -286,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_last_is_taken_first_and_there_is_a_bound() {
+    fn the_last_kept_block_is_taken_first_and_room_is_bounded() {
         let magazine = Magazine::new(4, false);
         assert_eq!(magazine.take(HOME, 2), None);
         let room = kept(2, false).min(ROOM_MAX);
@@ -297,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_retired_is_had_again_when_nobody_sees_it() {
+    fn retired_blocks_are_taken_again_after_they_are_freed() {
         let magazine = Magazine::new(4, false);
         for index in 0..TURN_MAX as u64 {
             assert!(!magazine.is_due(), "after {index}");
@@ -316,10 +333,10 @@ mod tests {
         assert_eq!(magazine.take(HOME, 2), None);
     }
 
-    /// Blocks beyond the room are given back, but only such as were retired, and none is lost or
-    /// doubled.
+    /// Retired blocks for which there is no room are returned, free blocks are not, and no block is
+    /// lost or doubled.
     #[test]
-    fn what_there_is_no_room_for_comes_out() {
+    fn retired_blocks_without_room_are_returned() {
         let class = (0..100).find(|&class| kept(class, false) == 4).expect("some class keeps four");
         let magazine = Magazine::new(4, false);
         assert!(magazine.keep(place(class, 50)) && magazine.keep(place(class, 51)));
@@ -335,11 +352,11 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_full_at_its_bound_and_goes_round_for_ever() {
+    fn a_full_ring_refuses_blocks_and_blocks_go_round() {
         let magazine = Magazine::new(4, false);
         let count = (0..1000).take_while(|&index| magazine.retire(place(2, index))).count();
         assert_eq!(count, RING);
-        // Nobody has looked: it is never written over.
+        // The counters were not read, so no retired block is overwritten or taken.
         assert_eq!(magazine.take(HOME, 2), None);
         assert_eq!(magazine.take_retired().len(), RING);
         assert!((0..4).all(|index| magazine.keep(place(2, index))));

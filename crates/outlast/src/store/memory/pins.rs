@@ -1,4 +1,8 @@
-//! The table of pinned blocks of this member.
+//! The pin table of this member: which blocks its pins keep.
+//!
+//! A slot of the table names the blocks of a pinned version. A grace period reads the tables of all
+//! members after the operations have ended, and the allocator sets the named blocks aside.
+//! docs/protocol/memory.md has the steps, and `api/pin.rs` executes *find* and *end*.
 
 use crate::engine::{Epoch, Error, MemberId};
 use crate::store::error::{StoreError, StoreResult};
@@ -9,11 +13,12 @@ use crate::store::segment::place::pin_word;
 use crate::sync::lock;
 use std::sync::Mutex;
 
-/// Which slots of the own table are in use.
+/// The slots of this member's table that are in use, a bit for each.
 #[derive(Default)]
 pub(in crate::store) struct Pins(Mutex<u64>);
 
 impl MemoryState {
+    /// Takes a free slot of the table.
     pub(in crate::store) fn claim_pin(&self) -> StoreResult<usize> {
         let mut used = lock(&self.pins.0);
         let slot = used.trailing_ones() as usize;
@@ -25,13 +30,14 @@ impl MemoryState {
         Ok(slot)
     }
 
-    /// P5.
+    /// `pin.drop`: empties a slot and gives it back.
     pub(in crate::store) fn release_pin(&self, slot: usize) {
-        // The own memory fails only when this member has ended.
+        // The memory of this member fails only when this member has ended.
         let _ = self.write_pin(slot, &[]);
         *lock(&self.pins.0) &= !(1 << slot);
     }
 
+    /// `pin.record`: writes the locations of a version into a slot.
     pub(in crate::store) fn write_pin(
         &self,
         slot: usize,
@@ -44,7 +50,7 @@ impl MemoryState {
         self.job.put(Epoch::ANY, self.me(), self.root(self.me()) + self.layout.pin(slot), &bytes)
     }
 
-    /// P1.
+    /// `pin.announce`: makes the slot known to the other members, before the operation begins.
     pub(in crate::store) fn announce_pins(&self, slot: usize) -> StoreResult<()> {
         let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + PARTICIPANTS_USED);
         loop {

@@ -1,4 +1,7 @@
-//! Slabs: how a replica makes blocks, and indexes, out of its segment.
+//! Slabs: how a replica makes blocks, and the buckets of an index, out of its segment.
+//!
+//! Only the replica itself makes slabs, in its own segment. Another member asks for them by a
+//! message (`Message::Need`).
 
 use crate::engine::{Epoch, Error};
 use crate::job::Job;
@@ -8,23 +11,23 @@ use crate::store::segment::layout::{CLASSES, PARTITION_BUCKETS, TOMBSTONES, clas
 use crate::sync::lock;
 use std::collections::BTreeMap;
 
-/// How many tombstones a replica sets aside at once, and for how many other blocks there is to be
-/// one.
+/// How many blocks for tombstones a replica sets aside at a time.
 const TOMBSTONES_TOGETHER: u64 = 64;
 
+/// For how many other blocks a replica sets aside a block for a tombstone.
 const BLOCKS_PER_TOMBSTONE: u64 = 16;
 
-/// The slabs of a replica.
+/// The slabs of this member's segment.
 #[derive(Default)]
 pub(in crate::store) struct Slabs {
-    /// By where each begins: of which class its blocks are, and how many there are.
+    /// By the offset of each slab: the class of its blocks, and their number.
     pub(in crate::store) all: BTreeMap<u64, (usize, u64)>,
-    /// Per class: how many times it was carved.
+    /// For each class, how many slabs were made.
     times: BTreeMap<usize, u32>,
 }
 
 impl Slabs {
-    /// Whether there is such a block.
+    /// Whether a block of this class lies at this offset.
     pub(in crate::store) fn has(&self, class: usize, offset: u64) -> bool {
         self.all.range(..=offset).next_back().is_some_and(|(&base, &(of, count))| {
             let size = class_size(class);
@@ -34,8 +37,8 @@ impl Slabs {
 }
 
 impl MemoryState {
-    /// Carves new blocks of a class out of this member's segment and puts them onto the stack; why
-    /// not, if not. Some tombstones are set aside with them.
+    /// Makes a slab of a class in this member's segment, and puts its blocks onto the free list.
+    /// Sets aside some blocks for tombstones, too.
     pub(in crate::store) fn refill_slab(&self, class: usize) -> Result<(), Error> {
         if class != TOMBSTONES {
             let count = |is_tombstone: bool| {
@@ -51,6 +54,7 @@ impl MemoryState {
         self.refill_slab_of_class(class)
     }
 
+    /// Makes a slab of exactly this class.
     fn refill_slab_of_class(&self, class: usize) -> Result<(), Error> {
         let size = class_size(class);
         let times = {
@@ -59,7 +63,8 @@ impl MemoryState {
             *times += 1;
             *times
         };
-        // Each time twice as many, up to a bound, so that a replica is asked seldom.
+        // Each slab has twice as many blocks as the slab before, up to a bound, so that other
+        // members ask seldom. If there is no room for so many, the slab has a single block.
         let count = if class == TOMBSTONES { TOMBSTONES_TOGETHER } else { 8u64 << times.min(10) };
         let count = count.min((self.slab_len_max / size).max(1));
         let (count, base) = match self.job.reserve(count * size) {
@@ -93,7 +98,7 @@ impl MemoryState {
         self.put_index(root, partition, buckets)
     }
 
-    /// Makes an empty index in this place.
+    /// Makes an empty index with its buckets at this offset.
     pub(in crate::store) fn put_index(
         &self,
         root: u64,
@@ -107,7 +112,7 @@ impl MemoryState {
     }
 }
 
-/// Writes zeros, in pieces.
+/// Writes zeros into this member's segment, in pieces.
 pub(in crate::store) fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Error> {
     let zeros = [0; 4096];
     let mut at = 0;
@@ -120,8 +125,8 @@ pub(in crate::store) fn zero(job: &Job, offset: u64, len: u64) -> Result<(), Err
 }
 
 impl<'a> MemoryOp<'a> {
-    /// Makes an empty index for a partition at this member. Where all memory is in blocks already,
-    /// it takes one of those.
+    /// Makes an empty index for a partition at this member. If all memory is divided into blocks
+    /// already, the index takes a free block.
     pub(in crate::store) fn make_index(&self, partition: usize) -> OpResult<()> {
         let (store, me) = (self.store, self.store.me());
         let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };

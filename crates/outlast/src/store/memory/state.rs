@@ -1,4 +1,5 @@
-//! What the memory layer keeps, and an operation that takes and retires blocks.
+//! The state of the memory layer, and an operation that takes and retires blocks.
+
 use crate::engine::mapped::Direct;
 use crate::store::memory::allocator::Allocator;
 use crate::store::memory::magazine::Magazine;
@@ -10,17 +11,18 @@ use crate::store::segment::layout::PARTICIPANTS;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-/// The state of the memory layer, with that of the layer below.
+/// The state of the memory layer. It contains the state of the operation layer.
 pub(in crate::store) struct MemoryState {
     pub(in crate::store) operation: OperationState,
     pub(in crate::store) allocator: Allocator,
     pub(in crate::store) pins: Pins,
+    /// The length of the longest slab, unless a single block is longer.
     pub(in crate::store) slab_len_max: u64,
     magazines: Vec<ParticipantMagazine>,
 }
 
-/// The blocks of one participant. On cache lines of its own: the magazines of two threads do not
-/// share one.
+/// The magazine of a participant, on cache lines of its own: the magazines of two threads do not
+/// share a line.
 #[derive(Default)]
 #[repr(align(128))]
 struct ParticipantMagazine(OnceLock<Box<Magazine>>);
@@ -36,7 +38,7 @@ impl MemoryState {
         }
     }
 
-    /// The magazines, while no operation uses them.
+    /// All magazines. Valid while no operation uses them.
     #[cfg(all(test, feature = "sim"))]
     pub(in crate::store) fn magazines(&self) -> impl Iterator<Item = &Magazine> {
         self.magazines.iter().filter_map(|magazine| magazine.0.get()).map(Box::as_ref)
@@ -79,7 +81,7 @@ impl<'a> MemoryOp<'a> {
         Some(MemoryOp { op: Op::begin_as(&store.operation, index)?, store })
     }
 
-    /// The blocks of this operation's participant.
+    /// The magazine of this operation's participant.
     #[inline(always)]
     pub(in crate::store) fn magazine(&self) -> &'a Magazine {
         let magazine = &self.store.magazines[self.participant].0;
@@ -110,8 +112,8 @@ impl<'a> DerefMut for MemoryOp<'a> {
 }
 
 impl Drop for MemoryOp<'_> {
-    /// Frees what the participant has retired, if there is enough of it; then the operation itself
-    /// ends.
+    /// Lets retired blocks of the participant be reused, if there are enough of them. Then the
+    /// operation itself ends.
     #[inline]
     fn drop(&mut self) {
         let magazine = self.store.magazines[self.participant].0.get();

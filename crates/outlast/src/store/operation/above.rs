@@ -1,8 +1,9 @@
 //! What an operation asks of the layers above it.
 //!
 //! An operation can meet an obstacle that only a higher layer can remove: a transaction that holds
-//! a key, a partition that is being salvaged, a message that waits to be served. The layers above
-//! implement [`Above`]; this is the only way from an operation upwards.
+//! a key, a partition that is being salvaged, a message that waits to be served. The state of the
+//! whole store (`member/state.rs`) implements [`Above`]. This trait is the only way from an
+//! operation upwards.
 
 use crate::store::error::StoreResult;
 use crate::store::operation::error::{Blocked, Blocker};
@@ -11,14 +12,15 @@ use std::sync::Arc;
 
 /// The calls of an operation to the layers above it.
 pub(in crate::store) trait Above: Send + Sync {
-    /// Serves the messages that have arrived. Every wait of an operation serves them: two members
-    /// that wait for each other's answer would otherwise both time out.
+    /// Serves the messages that have arrived. Every wait of an operation serves them, since two
+    /// members that wait for each other's answer would otherwise both time out.
     fn serve_messages(&self);
 
-    /// Waits until a partition without a complete replica is salvaged; an error if it is lost.
+    /// Waits until a partition without a complete replica is salvaged. Returns an error if the
+    /// partition is lost.
     fn await_salvage(&self, partition: usize) -> StoreResult<()>;
 
-    /// Removes a transaction that blocks an operation, or waits a little for its end. `rank` is the
+    /// Clears a transaction that blocks an operation, or waits a little for its end. `rank` is the
     /// number of failed attempts of the caller's own transaction.
     fn clear(&self, blocker: &Blocker, rank: u32, blocked: &mut Blocked) -> StoreResult<()>;
 

@@ -1,4 +1,10 @@
-//! The configurations of a partition: its replicas under a view.
+//! Configurations: the replicas of a partition under a view, and which of them is the primary.
+//!
+//! An operation asks for the configuration of a partition ([`Op::config`]). The first operation of
+//! this member under a new list of replicas *enters* the configuration: it raises the configuration
+//! number in the states of replicas that are not complete, and finds the primary.
+//! docs/protocol/placement.md has the rules. Later operations find the configuration in a list of
+//! the partition that only grows, without a lock.
 
 use crate::engine::MemberId;
 use crate::store::mutant::mutant;
@@ -12,29 +18,40 @@ use crate::store::steps;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A configuration of a partition, as this member has entered it.
+/// A configuration of a partition that this member has entered.
+///
+/// *Orderings.* `epoch` says for which view the configuration is valid. It is stored sequentially
+/// consistent and loaded with acquire. When a member begins to leave, this member stores an invalid
+/// epoch into outdated configurations and then reads its own operation counters. An operation swaps
+/// its counter, loads the epoch of the job, both sequentially consistent, and then loads `epoch`.
+/// So either the operation finds the configuration outdated, or the acknowledgement of the leaver
+/// waits for the operation. `ready` only gains bits. A bit is set with release after the state of
+/// the replica was loaded, and read with acquire, so that an operation that sees it also sees the
+/// replica's index. The words of `buckets` go from 0 to a value that never changes; acquire and
+/// release order them behind the index to which they lead. `next` is a `OnceLock`.
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::store) struct Configuration {
-    /// The newest epoch for which this configuration is known to be the right one.
+    /// The newest epoch for which this configuration is known to be valid.
     epoch: AtomicU64,
-    /// The configuration's number, which configuration numbers the heads written under it.
+    /// The configuration number, which every head word carries that is written under this
+    /// configuration.
     pub(in crate::store) config_number: u64,
-    /// Which of the replicas decides the order of writes.
+    /// The index of the primary, which orders the writes, among the replicas.
     pub(in crate::store) primary: ReplicaIndex,
     /// A bit for each replica that has an index: it is filling or complete, and stays so.
     ready: AtomicU64,
     pub(in crate::store) replicas: ReplicaList,
-    /// Where the root of each replica is.
+    /// The offset of each replica's root.
     pub(in crate::store) roots: [u64; REPLICA_LIST_MAX],
-    /// Where the buckets of each replica are, 0 while unknown.
+    /// The offset of each replica's buckets, 0 while it is not known.
     pub(in crate::store) buckets: [AtomicU64; REPLICA_LIST_MAX],
-    /// The configuration that came after this one.
+    /// The next configuration of the partition.
     next: OnceLock<Box<Configuration>>,
 }
 
-/// The replicas of a partition, the most preferred one first; in place, so that it costs no further
-/// line of the cache.
+/// The replicas of a partition, the most preferred replica first. The list is stored in place, so
+/// that reading it costs no further cache line.
 #[derive(Debug)]
 pub(in crate::store) struct ReplicaList {
     len: u32,
@@ -89,19 +106,21 @@ impl Configuration {
         ReplicaSet::from_bits(self.ready.load(Ordering::Acquire))
     }
 
+    /// Whether a replica has an index.
     pub(in crate::store) fn is_ready(&self, replica: ReplicaIndex) -> bool {
         self.ready().contains(replica)
     }
 
-    /// Makes sure that no operation that begins from now on takes this for the right configuration,
-    /// unless it is.
+    /// Makes this configuration invalid for operations that begin from now on, unless `replicas` is
+    /// still its list.
     fn forget_unless(&self, replicas: &Assignment) {
         if !self.is_same(replicas) {
             self.epoch.store(u64::MAX, Ordering::SeqCst);
         }
     }
 
-    /// The same for this one and all that came after it.
+    /// Makes this configuration and all later configurations of the partition invalid for
+    /// operations that begin from now on, unless `replicas` is still their list.
     pub(in crate::store) fn forget_all_unless(&self, replicas: &Assignment) {
         let mut config = Some(self);
         while let Some(known) = config {
@@ -110,37 +129,40 @@ impl Configuration {
         }
     }
 
-    /// Whether a replica has an index that is not among `done`, a bit for each. Other threads share
-    /// what is known: a replica that one of them has just found is news to everyone whose list of
-    /// replicas is older.
+    /// Whether a replica outside of `done` has an index. The threads of this member share `ready`:
+    /// a replica that another thread has just found must be added by every writer that began with
+    /// fewer replicas.
     pub(in crate::store) fn has_others_than(&self, done: ReplicaSet) -> bool {
         !self.ready().is_subset(done) && !mutant("miss-news")
     }
 
+    /// The replicas that have an index, in their order.
     pub(in crate::store) fn ready_replicas(&self) -> impl Iterator<Item = ReplicaIndex> + '_ {
         self.indices().filter(|&replica| self.is_ready(replica))
     }
 
+    /// Whether all replicas have an index.
     #[inline(always)]
     pub(in crate::store) fn are_all_ready(&self) -> bool {
         self.ready() == ReplicaSet::first(self.replicas.len())
     }
 
-    /// The head of a new record. Before the first death there is nothing that could be brought up
-    /// from elsewhere.
+    /// The head word of a new record. Before the first death it is stable at once, since no replica
+    /// can hold a version of the key from an earlier configuration.
     pub(in crate::store) fn empty_head(&self) -> Head {
         let head = Head::new(self.config_number, 0);
         if self.config_number == 1 { head.stable() } else { head }
     }
 
+    /// Whether this configuration has this list of replicas and this number.
     fn is_same(&self, replicas: &Assignment) -> bool {
         self.config_number == replicas.configuration && *self.replicas == *replicas.members
     }
 }
 
 impl<'a> Op<'a> {
-    /// The configuration of a partition under this operation's view; enters it if nobody of this
-    /// member has.
+    /// The configuration of a partition under this operation's view. Enters it if no operation of
+    /// this member has.
     #[inline]
     pub(in crate::store) fn config(&self, partition: usize) -> OpResult<&'a Configuration> {
         match self.known_config(partition) {
@@ -149,7 +171,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The configuration of a partition under this operation's view, if it was entered.
+    /// The configuration of a partition under this operation's view, if an operation of this member
+    /// has entered it.
     #[inline(always)]
     pub(in crate::store) fn known_config(&self, partition: usize) -> Option<&'a Configuration> {
         let mut known = self.store.partitions[partition].first.get();
@@ -162,6 +185,7 @@ impl<'a> Op<'a> {
         None
     }
 
+    /// Enters the configuration of this operation's view, and makes it known to later operations.
     #[cold]
     fn enter_configuration(&self, partition: usize) -> OpResult<&'a Configuration> {
         let store = self.store;
@@ -170,9 +194,9 @@ impl<'a> Op<'a> {
         let replicas = store.replicas(partition, &view);
         let mut entered = None;
         loop {
-            // If somebody has begun to leave, operations that begin later must not find an old
-            // list, not even until this one looks again: so nobody begins to leave while it is made
-            // known.
+            // If a member has begun to leave, operations that begin later must not find an old
+            // list, not even until this operation checks again. So no leaver is recorded while the
+            // configuration is made known.
             let is_known = store.leavers.unless_changed(leaving, || {
                 let first = &store.partitions[partition].first;
                 let mut known = match first.get() {
@@ -181,7 +205,8 @@ impl<'a> Op<'a> {
                 };
                 while let Some(config) = known {
                     if config.is_same(&replicas) {
-                        // Also if it was forgotten, by someone who did not know of the last death.
+                        // Also if an activity that did not know of the last death has made it
+                        // invalid.
                         let epoch = config.epoch.load(Ordering::Acquire);
                         if epoch < self.epoch.0 || epoch == u64::MAX {
                             config.epoch.store(self.epoch.0, Ordering::SeqCst);
@@ -207,7 +232,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Enters a configuration: configuration numbers the states of the replicas that are not
+    /// Enters a configuration. Raises the number in the states of the replicas that are not
     /// complete, so that a late repairer of an older configuration cannot complete them, and finds
     /// the primary.
     fn enter(&self, partition: usize, replicas: &Assignment) -> OpResult<Configuration> {
@@ -269,7 +294,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// A configuration in which this member is alone, for what nobody else sees yet.
+    /// A configuration with this member as its only replica, for records that no other member can
+    /// see yet.
     pub(in crate::store) fn config_alone(&self, config_number: u64) -> Configuration {
         self.new_configuration(
             config_number,
@@ -279,10 +305,12 @@ impl<'a> Op<'a> {
         )
     }
 
+    /// The state of a replica.
     pub(in crate::store) fn state(&self, replica: MemberId, partition: usize) -> OpResult<State> {
         Ok(State(self.load(replica, self.partition_word(replica, partition, PARTITION_STATE))?))
     }
 
+    /// Swaps the state of a replica, and returns whether it was as expected.
     pub(in crate::store) fn swap_state(
         &self,
         replica: MemberId,
@@ -293,6 +321,7 @@ impl<'a> Op<'a> {
         self.swap(replica, self.partition_word(replica, partition, PARTITION_STATE), from.0, to.0)
     }
 
+    /// The offset of a word of a partition's entry at a replica.
     #[inline(always)]
     pub(in crate::store) fn partition_word(
         &self,
@@ -303,6 +332,7 @@ impl<'a> Op<'a> {
         self.store.root(replica) + self.store.layout.partition(partition) + field
     }
 
+    /// The offset of a replica's buckets.
     pub(in crate::store) fn buckets(
         &self,
         config: &Configuration,
@@ -321,7 +351,8 @@ impl<'a> Op<'a> {
         Ok(buckets)
     }
 
-    /// Looks whether replicas that had no index have one now.
+    /// `write.catch_up`: loads the states of the replicas that had no index, and records the
+    /// replicas that have an index now.
     pub(in crate::store) fn find_new_replicas(
         &self,
         config: &Configuration,
@@ -336,7 +367,8 @@ impl<'a> Op<'a> {
         Ok(())
     }
 
-    /// Whether the configuration is still the right one.
+    /// Whether the configuration is still valid. If the view has changed, adopts the current view
+    /// first.
     pub(in crate::store) fn is_still_current(
         &mut self,
         config: &Configuration,
@@ -359,10 +391,10 @@ impl<'a> Op<'a> {
 mod tests {
     use super::*;
 
-    /// Two threads of a member write under one configuration while a replica begins to fill: the
-    /// one that did not find it out itself has to install its version there all the same.
+    /// Two threads of a member write under a single configuration while a replica begins to fill.
+    /// The thread that did not find the filling replica itself must install its version there, too.
     #[test]
-    fn a_home_that_another_thread_has_found_is_news() {
+    fn a_writer_learns_of_a_filling_replica_that_another_thread_found() {
         let config = Configuration {
             epoch: AtomicU64::new(1),
             config_number: 3,

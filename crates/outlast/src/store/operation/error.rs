@@ -1,4 +1,7 @@
 //! Why an operation cannot go on.
+//!
+//! An attempt returns [`OpError`], and `retry.rs` decides whether the call starts over, waits or
+//! fails.
 
 use crate::engine::{Error, MemberId, Time};
 use crate::store::error::StoreError;
@@ -6,25 +9,25 @@ use crate::store::record::key::KeyRef;
 use crate::store::segment::intent::IntentId;
 use crate::store::segment::place::is_place;
 
-/// Why an operation cannot go on as it is.
+/// Why an attempt at an operation cannot go on.
 #[derive(Debug)]
 pub(in crate::store) enum OpError {
-    /// The view has changed, or someone else was faster: begin again.
+    /// The view has changed, or another operation was faster: start over.
     Again,
-    /// The store is frozen: begin again when it is not.
+    /// Writes are frozen: start over when the freeze has ended.
     Frozen,
-    /// A transaction is in the way: get it out of the way, and begin again.
+    /// A transaction blocks the key: clear it, and start over.
     Blocked(Box<Blocker>),
-    /// No complete copy of this partition lives.
+    /// The partition with this number has no complete living replica.
     Lost(usize),
-    /// It cannot be done.
+    /// The call fails with this error.
     Fail(StoreError),
 }
 
 impl From<Error> for OpError {
     fn from(error: Error) -> OpError {
         match error {
-            // Both say that the view is newer than the operation.
+            // Both errors say that the view is newer than the operation.
             Error::Stale { .. } | Error::Dead { .. } => OpError::Again,
             Error::Timeout { member, limit } => {
                 OpError::Fail(StoreError::Timeout { member, limit })
@@ -41,23 +44,25 @@ impl From<StoreError> for OpError {
     }
 }
 
+/// The result of an attempt.
 pub(in crate::store) type OpResult<T> = Result<T, OpError>;
 
-/// What keeps an operation from going on.
+/// The transaction that blocks an operation, and the blocked key.
 #[derive(Debug)]
 pub(in crate::store) struct Blocker {
     pub(in crate::store) id: IntentId,
     pub(in crate::store) key: Vec<u8>,
 }
 
-/// The transaction that a call waits for, and until when.
+/// The transaction for which a call waits, and the end of its wait.
 pub(in crate::store) type Blocked = Option<(IntentId, Time)>;
 
+/// The error of an operation whose key has a provisional version of this transaction.
 pub(in crate::store) fn blocked(id: IntentId, key: &KeyRef<'_>) -> OpError {
     OpError::Blocked(Box::new(Blocker { id, key: key.key.to_vec() }))
 }
 
-/// The same as an error.
+/// Returns an error if no block can lie at this offset, which was read from the memory of `member`.
 #[inline]
 pub(in crate::store) fn check_place(member: MemberId, offset: u64) -> OpResult<()> {
     if is_place(offset) {
@@ -66,6 +71,7 @@ pub(in crate::store) fn check_place(member: MemberId, offset: u64) -> OpResult<(
     Err(OpError::Fail(StoreError::Corrupt { member, what: "a block is nowhere" }))
 }
 
+/// An error of the engine as an error of the store.
 pub(in crate::store) fn engine_error(error: Error) -> StoreError {
     match error {
         Error::Timeout { member, limit } => StoreError::Timeout { member, limit },

@@ -1,15 +1,24 @@
-//! The write freeze: no write begins while a consistent cut is made.
+//! The write freeze: no write of this member begins while a consistent cut is made.
+//!
+//! docs/protocol/consistent-cut.md has the protocol, and `api/cut.rs` sets and ends the freeze. The
+//! freeze ends by itself at its time limit, so that the death of the coordinator delays writers
+//! only until then.
 
 use crate::engine::Time;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::state::OperationState;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Until when no write begins; 0 if they do.
+/// The time at which the write freeze ends by itself; 0 while writes are not frozen.
+///
+/// *Orderings.* Sequentially consistent, in a single order with the operation counters: a writer
+/// makes its counter odd and then loads this word, and `cut.drain` reads the counters after the
+/// word was set.
 #[derive(Default)]
 pub(in crate::store) struct WriteFreeze(pub(in crate::store) AtomicU64);
 
 impl WriteFreeze {
+    /// Whether writes are frozen.
     #[inline(always)]
     pub(in crate::store) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != 0
@@ -17,7 +26,7 @@ impl WriteFreeze {
 }
 
 impl OperationState {
-    /// Waits until writes may begin; bounded by the freeze's own end.
+    /// Waits until writes may begin. The wait is bounded by the end of the freeze.
     #[cold]
     pub(in crate::store) fn wait_for_unfreeze(&self) -> StoreResult<()> {
         loop {
@@ -30,12 +39,13 @@ impl OperationState {
                 return Err(StoreError::Closed);
             }
             if self.job.now() >= Time(until) {
-                // Whoever froze it is late, and will notice that it no longer is.
+                // The coordinator of the cut is late. It notices at `cut.unfreeze` that the freeze
+                // has ended before.
                 let _ =
                     self.freeze.0.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
                 continue;
             }
-            // Whoever waits serves: this may be the background.
+            // Every wait serves messages: this activity may be the background.
             self.serve_messages();
             self.job.park(bell, Time(until));
         }

@@ -1,5 +1,8 @@
-//! The gate that all calls pass: closed from a death to the recovery, if the members recover
-//! together.
+//! The gate that all calls pass. In global mode it is closed from a death until the members have
+//! recovered together.
+//!
+//! docs/protocol/coordinated-recovery.md has the protocol. This file has the check that every
+//! operation makes; `recovery/coordinated.rs` closes and opens the gate.
 
 use crate::engine::{Epoch, MemberSet, View};
 use crate::store::error::{StoreError, StoreResult};
@@ -9,23 +12,30 @@ use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a member knows of the store's mode.
+/// The gate of a member.
+///
+/// *Orderings.* `below` and `recoveries` are sequentially consistent, in a single order with the
+/// operation counters. An operation makes its counter odd and then loads `below`. The member that
+/// closes the gate stores `below` and then reads the counters. So either the operation finds the
+/// gate closed, or `recover.close_gate` waits for the operation.
 pub(in crate::store) struct Gate {
     pub(in crate::store) mode: Mode,
-    /// Calls go through under epochs below this: all of them in localized mode, none while the gate
-    /// is closed.
+    /// Calls pass under epochs below this value: under all epochs in localized mode, under none
+    /// while the gate is closed.
     pub(in crate::store) below: AtomicU64,
     /// How many recoveries this member has seen.
     pub(in crate::store) recoveries: AtomicU64,
     pub(in crate::store) deaths: Mutex<GateDeaths>,
-    /// Participants that only read, for as long as they like; see `cut`.
+    /// Participants that only read, for as long as they like: the lists of consistent cuts. Closing
+    /// the gate does not wait for them.
     pub(in crate::store) readers: Mutex<Vec<usize>>,
 }
 
+/// The deaths that the gate has seen.
 #[derive(Default)]
 pub(in crate::store) struct GateDeaths {
     pub(in crate::store) is_closed: bool,
-    /// The deaths that the store has recovered from.
+    /// The deaths from which the store has recovered.
     pub(in crate::store) recovered: MemberSet,
 }
 
@@ -36,7 +46,7 @@ impl Gate {
             mode,
             below: AtomicU64::new(below),
             recoveries: AtomicU64::new(0),
-            // Who is dead before the store is open has held nothing of it.
+            // Members that died before the store was opened held no replica.
             deaths: Mutex::new(GateDeaths { is_closed: false, recovered: view.dead.clone() }),
             readers: Mutex::default(),
         }
@@ -46,8 +56,8 @@ impl Gate {
         self.mode
     }
 
-    /// Whether calls go through under this epoch. To be asked inside the operation: whoever closes
-    /// the gate then looks which operations are under way.
+    /// Whether calls pass under this epoch. An operation must ask while it is in flight, since the
+    /// member that closes the gate then reads which operations are in flight.
     #[inline(always)]
     pub(in crate::store) fn lets_through(&self, epoch: Epoch) -> bool {
         epoch.0 < self.below.load(Ordering::SeqCst)
@@ -58,27 +68,30 @@ impl Gate {
         self.below.load(Ordering::SeqCst) == 0
     }
 
-    /// Lets no call through any more, for ever. The store is closed already: whoever looks at the
-    /// gate next finds that, and whoever has looked before has opened it by now.
+    /// Closes the gate for ever. The caller has closed the store already. An activity that updates
+    /// the gate later finds the store closed and leaves the gate alone. An activity that found the
+    /// store open held the lock, and has written `below` before this function does.
     pub(in crate::store) fn close_for_ever(&self) {
         let _deaths = lock(&self.deaths);
         self.below.store(0, Ordering::SeqCst);
     }
 
-    /// How many recoveries this member has seen: what was begun before one is over.
+    /// How many recoveries this member has seen. A recovery ends everything that was begun before
+    /// it.
     pub(in crate::store) fn recoveries(&self) -> u64 {
         self.recoveries.load(Ordering::SeqCst)
     }
 }
 
 impl OperationState {
-    /// Whether a call may go on under this epoch; inside its operation.
+    /// Returns an error if a call must not go on under this epoch. Called while its operation is in
+    /// flight.
     #[inline(always)]
     pub(in crate::store) fn check_gate(&self, epoch: Epoch) -> StoreResult<()> {
         if self.gate.lets_through(epoch) { Ok(()) } else { self.recheck_gate(epoch) }
     }
 
-    /// The view is newer than the gate, or the gate is closed.
+    /// [`OperationState::check_gate`] when the view is newer than the gate, or the gate is closed.
     #[cold]
     #[inline(never)]
     fn recheck_gate(&self, epoch: Epoch) -> StoreResult<()> {

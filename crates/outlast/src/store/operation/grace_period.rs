@@ -1,14 +1,19 @@
-//! Waiting until everyone who was inside an operation at some moment has left it, or is dead.
+//! Grace periods: waiting until every operation that was in flight at some moment has ended, or its
+//! member is dead.
 //!
-//! Each participant has a counter in its member's segment, odd while it is inside an operation.
-//! Whoever wants to use something again that others may have seen looks at all counters after it
-//! was taken away, and then, now and then, at those that were odd. An operation that begins later
-//! cannot come to see it. No call waits for this: a member that is stopped inside an operation
-//! keeps memory from being reused, and nothing else.
+//! Each participant has an operation counter in its member's segment, odd while an operation is in
+//! flight. A member that wants to reuse a block first makes it unreachable, then reads all counters
+//! once, and then polls the counters that were odd. An operation that begins later cannot reach the
+//! block. No call waits for a grace period: a member that is stopped inside an operation keeps
+//! memory from being reused, and delays nothing else.
 //!
-//! The dead are not waited for. What they have asked another member to do in its memory goes
-//! nowhere once a request that knows of the death has come there; but those who reach that memory
-//! by themselves wait until its owner is not in the middle of it.
+//! Dead members are not waited for. A request of a dead member is dropped once its target has
+//! learned of the death. Members that map the target's memory directly must also wait until no
+//! member of their node is executing a request of a dead member.
+//!
+//! When all these operations have ended, the grace period reads the straggler words (over a
+//! network), and the pin tables. An operation that ends with a straggler or a pin has recorded it
+//! before its counter became even. docs/protocol/memory.md has the reasons.
 
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
@@ -18,40 +23,44 @@ use crate::store::segment::layout::{
 use crate::store::segment::place::pin_word;
 use std::time::Duration;
 
-/// Such a wait, as it stands.
+/// A grace period that has begun.
 pub(in crate::store) struct GracePeriod {
-    /// What is not known yet, and who has not left yet.
+    /// The words that are not read yet, and the operations that have not ended yet.
     open: Vec<Question>,
     /// The participant that is not waited for.
     own: (MemberId, usize),
-    /// What has still to be asked when all have left.
+    /// What is read when all operations have ended.
     then: Vec<(MemberId, About)>,
-    /// The blocks that are pinned; see `pin.rs`.
+    /// The blocks that are pinned, as words of the pin tables; see `memory/pins.rs`.
     pinned: Vec<u64>,
-    /// How often a background has looked, and when it is to look again.
+    /// How often the background has checked.
     looks: u32,
+    /// When the background is to check again.
     due: Time,
 }
 
+/// A word, or a pin table, that is to be read from a member.
 struct Question {
     member: MemberId,
     about: About,
     asked: Option<Pending>,
 }
 
+/// What a question asks for.
 #[derive(Clone, Copy)]
 enum About {
-    /// How many participants the member has.
+    /// How many participants and pins the member has.
     Participants,
-    /// Whether this one is inside an operation.
+    /// Whether this participant has an operation in flight.
     Participant(usize),
-    /// Whether this one is still inside the operation with this number.
+    /// Whether the operation of this participant with this number is still in flight.
     Inside(usize, u64),
-    /// Whether requests of the member that timed out may still land; see `late.rs`.
+    /// Whether a straggler of the member may exist; see `stragglers.rs`.
     Stragglers,
-    /// Whether those may that may have been under way when the late word had this number.
+    /// Whether a straggler may still exist that may have existed when the straggler word had this
+    /// number.
     SameStragglers(u64),
-    /// What the first slots of the member's table of pins hold.
+    /// The contents of the first slots of the member's pin table.
     Pins(usize),
 }
 
@@ -60,8 +69,8 @@ impl Question {
         Question { member, about, asked: None }
     }
 
-    /// The answer, if it has come; asks first, if that was not done. `Some(None)`: the member is
-    /// dead.
+    /// The answer, if it has arrived. Sends the request first, if that was not done. `Some(None)`
+    /// means that the member is dead.
     fn answer(&mut self, store: &OperationState) -> Option<Option<Done>> {
         let member = self.member;
         let offset = match self.about {
@@ -89,20 +98,20 @@ impl Question {
         match result {
             Ok(done) => Some(Some(done)),
             Err(Error::Dead { .. }) => Some(None),
-            // Asked again the next time.
+            // The next call sends the request again.
             Err(_) => None,
         }
     }
 }
 
 impl GracePeriod {
-    /// Begins a wait for all who are inside an operation now.
+    /// Begins a grace period for all operations that are in flight now.
     pub(in crate::store) fn begin(store: &OperationState) -> GracePeriod {
         GracePeriod::begin_without(store, PARTICIPANTS)
     }
 
-    /// The same, but not for this participant of this member: its operation sees nothing any more
-    /// of what is waited for.
+    /// Begins a grace period that does not wait for this participant of this member: its operation
+    /// cannot reach the retired blocks any more.
     pub(in crate::store) fn begin_without(store: &OperationState, own: usize) -> GracePeriod {
         let (view, own) = (store.current_view(), (store.me(), own));
         let mut grace = GracePeriod {
@@ -121,16 +130,16 @@ impl GracePeriod {
         } else {
             grace.open =
                 view.living().map(|member| Question::new(member, About::Participants)).collect();
-            // Where all members map the memory, an operation has happened or not when its call
-            // returns.
+            // Only requests leave stragglers. Where all members map the memory, an operation on it
+            // has taken effect or never will when its call returns.
             grace.then = view.living().map(|member| (member, About::Stragglers)).collect();
             grace.is_over(store);
         }
         grace
     }
 
-    /// Looks at all participants of a member where that takes no time: mostly nobody is inside, and
-    /// nothing is to be noted.
+    /// Reads the counters of all participants of a member in mapped memory, which takes no time.
+    /// Mostly no operation is in flight, and nothing is added to `open`.
     fn ask_mapped(&mut self, store: &OperationState, member: MemberId) {
         let load = |offset: u64| match store.job.load(Epoch::ANY, member, offset) {
             Ok(word) => Some(word),
@@ -157,9 +166,9 @@ impl GracePeriod {
         }
     }
 
-    /// [`GracePeriod::is_over`] for a background, which runs whenever something has happened, the
-    /// answer to a question included: it looks soon at first and then ever more seldom, since
-    /// somebody may be stopped; otherwise when to look again.
+    /// [`GracePeriod::is_over`] for the background, which runs after every event, the answer to a
+    /// question included. It checks soon at first and then ever more seldom, since a member may be
+    /// stopped inside an operation. If the grace period is not over, returns when to check again.
     pub(in crate::store) fn is_over_or_due(&mut self, store: &OperationState) -> Result<(), Time> {
         let now = store.job.now();
         if now >= self.due {
@@ -172,8 +181,8 @@ impl GracePeriod {
         Err(self.due)
     }
 
-    /// When all have left: whoever has left with a request that may still land, or a pin, has said
-    /// so before.
+    /// When all operations have ended, asks for stragglers and pins: an operation that ends with a
+    /// straggler or a pin has recorded it before.
     fn ask_then(&mut self) {
         if self.open.is_empty() {
             self.open
@@ -181,17 +190,17 @@ impl GracePeriod {
         }
     }
 
-    /// Whether nothing at all is pinned, once all have left.
+    /// Whether no block at all is pinned. Valid when the grace period is over.
     pub(in crate::store) fn has_no_pins(&self) -> bool {
         self.pinned.is_empty()
     }
 
-    /// Whether a block is pinned, once all have left: it must not be used yet.
+    /// Whether a block is pinned and must not be reused yet. Valid when the grace period is over.
     pub(in crate::store) fn is_pinned(&self, replica: MemberId, offset: u64) -> bool {
         !self.pinned.is_empty() && self.pinned.contains(&pin_word(replica, offset))
     }
 
-    /// Whether all of them have left. Never waits.
+    /// Whether the grace period is over. Never waits.
     pub(in crate::store) fn is_over(&mut self, store: &OperationState) -> bool {
         let mut index = 0;
         while let Some(question) = self.open.get_mut(index) {
@@ -250,8 +259,8 @@ impl GracePeriod {
                 self.ask_then();
             }
         }
-        // The dead were not asked: what they were about to change may be in the middle of being
-        // changed for them.
+        // Dead members were not asked: a member of this node may still be executing a request of a
+        // dead member.
         self.open.is_empty() && !store.job.is_serving_dead()
     }
 }

@@ -1,4 +1,7 @@
-//! Which members are leaving.
+//! Leavers: the members that have announced that they leave.
+//!
+//! docs/protocol/leaving.md has the protocol, and `recovery/leave.rs` executes it. The operation
+//! layer needs the set of leavers to compute the replicas of a partition.
 
 use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::operation::quiescence::Quiescence;
@@ -6,48 +9,55 @@ use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a member knows of those who leave.
+/// What a member knows of the leavers.
+///
+/// *Orderings.* `version` is sequentially consistent, in a single order with the operation
+/// counters: an operation swaps its counter before it loads the version, and the member that
+/// records a leaver raises the version before it reads the counters. `version` changes only under
+/// the lock of `members`.
 #[derive(Default)]
 pub(in crate::store) struct Leavers {
-    /// Who has said that it leaves.
+    /// The members that have announced that they leave.
     pub(in crate::store) members: Mutex<MemberSet>,
-    /// Whose copies may be handed on: all members have noted that it leaves.
+    /// The leavers whose replicas may be handed over: all members have acknowledged them
+    /// (`leave.hand_over`).
     pub(in crate::store) handed: Mutex<MemberSet>,
-    /// Raised whenever `members` grows.
+    /// A number that is raised whenever `members` grows.
     pub(in crate::store) version: AtomicU64,
-    /// Answers that are due when these participants of this member have left their operations.
+    /// The acknowledgements that are due when the operations of this member that began before have
+    /// ended.
     pub(in crate::store) due: Mutex<Vec<Due>>,
     pub(in crate::store) own: Mutex<OwnLeave>,
 }
 
-/// The leaver to be acknowledged, and the operations of this member that have to end first.
+/// A leaver to be acknowledged, and the operations of this member that have to end first.
 pub(in crate::store) type Due = (MemberId, Quiescence);
 
-/// How far this member's own leaving is.
+/// The progress of this member as a leaver.
 #[derive(Default)]
 pub(in crate::store) struct OwnLeave {
     pub(in crate::store) is_leaving: bool,
     pub(in crate::store) is_handing: bool,
-    /// Who has answered.
+    /// The members that have acknowledged this leaver.
     pub(in crate::store) noted: MemberSet,
-    /// When to tell again.
+    /// When to send the announcement again.
     pub(in crate::store) remind: Option<Time>,
 }
 
 impl Leavers {
-    /// Who leaves, and the version of that; for the computation of replicas.
+    /// The leavers, for the computation of replicas.
     pub(in crate::store) fn members(&self) -> MemberSet {
         lock(&self.members).clone()
     }
 
-    /// Changes with every member that begins to leave.
+    /// The number of the current set of leavers. It changes with every new leaver.
     pub(in crate::store) fn version(&self) -> u64 {
-        // SeqCst: in one order with the counters of operations.
+        // In a single order with the operation counters.
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Does something, and nobody begins to leave meanwhile; unless someone has since the version
-    /// was this.
+    /// Calls `act` while no leaver can be added. Returns `None`, without a call, if the set of
+    /// leavers has changed since it had this version.
     pub(in crate::store) fn unless_changed<T>(
         &self,
         version: u64,
@@ -57,7 +67,7 @@ impl Leavers {
         (self.version() == version).then(act)
     }
 
-    /// Whether copies are handed on from everyone of these who leaves.
+    /// Whether every leaver among these replicas may hand over its replicas.
     pub(in crate::store) fn may_fill(&self, replicas: &[MemberId]) -> bool {
         let (members, handed) = (lock(&self.members).clone(), lock(&self.handed).clone());
         replicas.iter().all(|&replica| !members.contains(replica) || handed.contains(replica))

@@ -1,40 +1,48 @@
-//! What the members of a store tell each other.
+//! The messages between the members of a store, and their encoding.
+//!
+//! A message is a tag, words of 8 bytes in little-endian order, and a text. The members reach
+//! memory without messages. A message is sent only where its receiver has to act itself.
+//! `member/dispatch.rs` serves the messages.
 
 use crate::engine::Port;
 use crate::store::segment::place::Place;
 
+/// The port of the store's messages.
 pub(in crate::store) const PORT: Port = Port::Store;
 
-/// What members tell each other.
+/// A message from a member to another member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Message {
-    /// I have opened the store: my root, and what options I was given.
+    /// The sender has opened the store: the offset of its root, and its options.
     Hello { root: u64, replicas: u64, partitions: u64, buckets: u64, checksums: u64, mode: u64 },
-    /// I need blocks of this class at your segment.
+    /// The sender needs blocks of this size class in the receiver's segment.
     Need { class: u64 },
-    /// There are blocks of this class now.
+    /// The answer to `Need`: the sender has made blocks of this size class.
     Granted { class: u64 },
-    /// There is no room for blocks of this class.
+    /// The answer to `Need`: the sender has no room for blocks of this size class.
     Refused { class: u64, reason: String },
-    /// I am done with the store.
+    /// The sender is closing the store.
     Closing,
-    /// These blocks of yours are free again; each as in [`Place`].
+    /// These blocks of the receiver are free again. The sender was their holder, and their grace
+    /// period is over.
     Give { places: Vec<Place> },
-    /// Nodes in these buckets of yours are being removed; each is a partition and a bucket in it.
+    /// Records in these buckets of the receiver are marked as removed, and their nodes can be
+    /// unlinked. A word has a partition and a bucket in it.
     Marked { buckets: Vec<u64> },
-    /// The partition is lost, and you are its first replica: give it up.
+    /// The partition is lost, and the receiver is its first replica: accept the loss.
     Accept { partition: u64 },
-    /// The partition lives.
+    /// The answer to `Accept`: the partition is usable again.
     Accepted { partition: u64 },
-    /// The partition could not be given up.
+    /// The answer to `Accept`: the loss could not be accepted.
     NotAccepted { partition: u64, reason: String },
-    /// You are a replica of the partition and have no index of it.
+    /// The receiver is a replica of the partition and has no index of it: begin to fill it.
     Fill { partition: u64 },
-    /// I am leavers: other replicas than me are needed.
+    /// `leave.announce`: the sender leaves, and its partitions need other replicas.
     Leaving,
-    /// I know that you are leaving, and no operation of mine does not.
+    /// `leave.acknowledge`: every operation of the sender that began before it knew of the leaver
+    /// has ended.
     Noted,
-    /// All know that I am leavers: bring up the copies that are to replace mine.
+    /// `leave.hand_over`: all members have acknowledged the leaver; new replicas may be filled.
     HandOver,
     /// Keys of the partition are lost.
     Damaged { partition: u64 },
@@ -67,7 +75,7 @@ impl Message {
         bytes
     }
 
-    /// What the bytes say; `None` if they say nothing that is known.
+    /// Decodes a message. Returns `None` if no member could have sent these bytes.
     pub(in crate::store) fn decode(bytes: &[u8]) -> Option<Message> {
         let (&tag, rest) = bytes.split_first()?;
         let word = |index: usize| -> Option<u64> {
@@ -107,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_survive_the_way() {
+    fn messages_survive_encoding() {
         for note in [
             Message::Hello {
                 root: 1,

@@ -1,4 +1,16 @@
-//! One operation's access to the members' memories, under one view.
+//! An operation: access to the segments of all members, under a single view.
+//!
+//! [`Op`] has the word and byte operations of the engine, under the epoch with which the operation
+//! began. The engine refuses them when the view has changed, and they return `OpError::Again`. The
+//! exceptions, which work under any view, say so.
+//!
+//! *Beginning and ending.* An operation claims a participant by making its operation counter odd.
+//! That swap is sequentially consistent, so it is in a single order with all loads and swaps of
+//! words. A member that retires a block after the swap reads an odd counter. A block that was
+//! retired before the swap is out of this operation's reach. The counter becomes even by a plain
+//! write, behind a release fence. A member that waits for a grace period loads the counter
+//! sequentially consistent, so everything that the operation read and wrote comes before the even
+//! value.
 
 use crate::engine::mapped::{Direct, Memory, Reach};
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
@@ -11,31 +23,33 @@ use crate::store::steps;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 
-/// An operation that is under way: while it exists, nothing that it may have seen is reused.
+/// An operation in flight. While it exists, no block that it may have seen is reused.
 pub(in crate::store) struct Op<'a> {
     pub(in crate::store) store: &'a OperationState,
     pub(in crate::store) participant: usize,
     pub(in crate::store) epoch: Epoch,
-    /// The operation's number: the participant's counter, which is odd.
+    /// The number of the operation: the value of the participant's counter, which is odd.
     pub(in crate::store) number: u64,
-    /// This member's own memory.
+    /// The memory of this member.
     mine: Reach<'a>,
-    /// Where in it the participant's counter is.
+    /// The offset of the participant's counter in that memory.
     word: u64,
-    /// Whether a replica had no tombstone left; they come back when deleted keys have been removed.
+    /// Whether a replica had no block left for a tombstone. Blocks for tombstones come back when
+    /// the records of deleted keys have been removed.
     pub(in crate::store) lacks_tombstone: Cell<bool>,
 }
 
 impl<'a> Op<'a> {
-    /// Begins an operation with the participant that this thread used last, if that can be had at
-    /// once.
+    /// Begins an operation with the participant that this thread used last, if that participant is
+    /// free. Returns `None` if it is not, or if the memory is not mapped or the view is not up to
+    /// date; the caller then uses [`Op::begin`].
     #[inline(always)]
     pub(in crate::store) fn begin_again<D: Direct<'a>>(
         store: &'a OperationState,
         direct: D,
     ) -> Option<Op<'a>> {
         let (id, index) = LAST.with(Cell::get);
-        // Its participant is known to the others since then.
+        // A participant that this thread has used was announced to the other members then.
         let participant =
             store.participants.participants.get(index).filter(|_| id == store.participants.id)?;
         let me = store.job.me();
@@ -43,7 +57,7 @@ impl<'a> Op<'a> {
         direct.known_epoch()?;
         let mine = direct.reach(me)?;
         let even = participant.counter.load(Ordering::Relaxed);
-        // As in `claim`.
+        // The swap claims the participant as in `claim`.
         let word = store.counter_word(me, index);
         if mine.swap(word, even, even + 1) != Some(true) {
             return None;
@@ -61,7 +75,7 @@ impl<'a> Op<'a> {
         Some(op)
     }
 
-    /// Begins an operation under the current view.
+    /// Begins an operation under the current view. Waits while all participants are in use.
     #[inline]
     pub(in crate::store) fn begin(store: &'a OperationState) -> OpResult<Op<'a>> {
         let (id, last) = LAST.with(Cell::get);
@@ -72,8 +86,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Tries this participant, then all of them: the first ones are used most, so that few have
-    /// blocks at hand.
+    /// Tries the participant `first`, and then all participants in order. The first participants
+    /// are used most, so that few magazines hold blocks.
     #[inline]
     fn claim(store: &'a OperationState, first: usize) -> OpResult<Option<Op<'a>>> {
         let (job, me) = (&store.job, store.job.me());
@@ -86,12 +100,13 @@ impl<'a> Op<'a> {
             let participant = &store.participants.participants[index];
             let word = store.counter_word(me, index);
             let mut even = participant.counter.load(Ordering::Relaxed);
-            // Whoever frees something after this sees that the participant is inside; what it freed
-            // before, this cannot see. A second try if another thread has used the participant
-            // since it was last seen.
+            // A member that retires a block after this swap reads the odd counter. Blocks that were
+            // retired before the swap are out of this operation's reach. The second try is for a
+            // participant that another thread has used since this thread last saw its counter.
             for _ in 0..2 {
                 let Some(is_claimed) = mine.swap(word, even, even + 1) else {
-                    // The ordinary call says why, or has learned that the segment is longer by now.
+                    // The call of the engine says why the swap was refused, or has learned that the
+                    // segment has grown.
                     job.load(Epoch::ANY, me, word)?;
                     return Err(OpError::Again);
                 };
@@ -117,7 +132,7 @@ impl<'a> Op<'a> {
         Ok(None)
     }
 
-    /// Begins an operation with this very participant, if it was ever used and is not in use.
+    /// Begins an operation with exactly this participant, if it was ever used and is not in use.
     pub(in crate::store) fn begin_as(store: &'a OperationState, index: usize) -> Option<Op<'a>> {
         if store.participants.announced.load(Ordering::Acquire) <= index {
             return None;
@@ -126,7 +141,7 @@ impl<'a> Op<'a> {
             (&store.job, store.job.me(), store.counter_word(store.job.me(), index));
         let mine = job.reach(Epoch::ANY, me).ok()?;
         let even = job.load(Epoch::ANY, me, word).ok()?;
-        // As in `claim`.
+        // The swap claims the participant as in `claim`.
         if even % 2 == 1 || mine.swap(word, even, even + 1) != Some(true) {
             return None;
         }
@@ -142,7 +157,7 @@ impl<'a> Op<'a> {
         })
     }
 
-    /// All participants are in use: waits for one.
+    /// Waits for a participant while all of them are in use.
     #[cold]
     #[inline(never)]
     fn begin_crowded(store: &'a OperationState, first: usize) -> OpResult<Op<'a>> {
@@ -162,7 +177,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Adopts the current view.
+    /// Adopts the current view for the rest of this operation.
     pub(in crate::store) fn renew(&mut self) {
         self.epoch = self.store.job.epoch();
     }
@@ -172,8 +187,8 @@ impl<'a> Op<'a> {
         self.store.job.load(self.epoch, replica, offset).map_err(|error| self.noted(replica, error))
     }
 
-    /// Loads words of several replicas, those of one replica in this order: in one round trip,
-    /// where that is what it takes.
+    /// Loads words of several replicas. Loads at a single replica execute in the given order. Over
+    /// a network all loads together take a single round trip.
     #[inline(always)]
     pub(in crate::store) fn load_each<const N: usize>(
         &self,
@@ -198,7 +213,7 @@ impl<'a> Op<'a> {
         Ok(words)
     }
 
-    /// Swaps a word; whether it was as expected.
+    /// Swaps a word, and returns whether it was as expected.
     #[inline(always)]
     pub(in crate::store) fn swap(
         &self,
@@ -237,8 +252,8 @@ impl<'a> Op<'a> {
             .map_err(|error| self.noted(replica, error))
     }
 
-    /// Swaps a word of a block that is this operation's, under any view; whether it was as
-    /// expected.
+    /// Swaps a word of a block that belongs to this operation, under any view. Returns whether the
+    /// word was as expected.
     #[inline]
     pub(in crate::store) fn swap_own(
         &self,
@@ -251,8 +266,8 @@ impl<'a> Op<'a> {
         found.map(|found| found == expected).map_err(|error| self.noted(replica, error))
     }
 
-    /// Waits for what was started; if the time of the call is over already, it has been answered or
-    /// is late.
+    /// Waits for the answer to a request. If the time of the call is over already (`is_patient` is
+    /// false), a request without an answer counts as timed out.
     pub(in crate::store) fn await_answer(
         &self,
         mut pending: Pending,
@@ -268,7 +283,8 @@ impl<'a> Op<'a> {
         answer.map_err(|error| self.noted(member, error))
     }
 
-    /// Notes what a call failed with: a request that was not answered in time may still land.
+    /// Turns an error of the engine into an `OpError`. After a timeout it records a straggler,
+    /// since the request may still execute.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn noted(&self, replica: MemberId, error: Error) -> OpError {
@@ -278,12 +294,12 @@ impl<'a> Op<'a> {
         error.into()
     }
 
-    /// Whether the view is still the one of this operation.
+    /// Whether the current view is still the view of this operation.
     pub(in crate::store) fn is_current(&self) -> bool {
         self.store.job.epoch() == self.epoch
     }
 
-    /// Where this participant's outcome word is.
+    /// The offset of this participant's outcome word.
     pub(in crate::store) fn outcome_word(&self) -> u64 {
         self.store.root(self.store.job.me())
             + self.store.layout.participant(self.participant)
@@ -296,10 +312,12 @@ impl Drop for Op<'_> {
     fn drop(&mut self) {
         let participant = &self.store.participants.participants[self.participant];
         steps::enter(steps::Step::LeaveOperation);
-        // What the operation read and wrote comes before the word that says that it has ended.
+        // Everything that the operation read and wrote comes before the word that says that it has
+        // ended.
         fence(Ordering::Release);
         let even = self.number + 1;
-        // Refused only when this member has ended, and then nobody waits for its participants.
+        // The write is refused only when this member has ended, and then no member waits for its
+        // participants.
         self.mine.put_words(self.word, [even]);
         participant.counter.store(even, Ordering::Relaxed);
     }

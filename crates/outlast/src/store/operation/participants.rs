@@ -1,4 +1,4 @@
-//! The operations that a member may have in flight at once.
+//! The participants of this member: how many operations it may have in flight at once.
 
 use crate::engine::Epoch;
 use crate::store::operation::error::OpResult;
@@ -8,33 +8,42 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The operations that this member may have under way at once.
+/// The participants of this member.
 ///
-/// An participant is claimed by making its counter, which lies in the segment, odd: the same swap
-/// tells the others that it is inside an operation. It is given back by one plain write.
+/// A thread claims a participant by making its operation counter, which lies in the segment, odd.
+/// That swap also tells all other members that an operation is in flight. The thread gives the
+/// participant back by a single plain write.
+///
+/// *Orderings.* `announced` only grows. It is raised with release semantics after the word in the
+/// segment names the participants, and loaded with acquire: a thread that skips the announcement
+/// claims its counter after the announcement. `id` is relaxed, since only its uniqueness matters.
 pub(in crate::store) struct Participants {
     pub(in crate::store) participants: Vec<Participant>,
-    /// How many are known to the others; see [`PARTICIPANTS_USED`].
+    /// How many participants are announced to the other members; see [`PARTICIPANTS_USED`].
     pub(in crate::store) announced: AtomicUsize,
-    /// Tells stores of one process apart.
+    /// The number that distinguishes the stores of a process.
     pub(in crate::store) id: u64,
 }
 
-/// Own lines, so that threads do not disturb each other.
+/// A participant, on cache lines of its own, so that threads do not disturb each other.
+///
+/// *Orderings.* The counter here is relaxed: it is only a guess of the counter in the segment, and
+/// the swap that claims the participant fails if the guess is wrong.
 #[derive(Default)]
 #[repr(align(128))]
 pub(in crate::store) struct Participant {
-    /// The even number that the counter had when it was last seen so.
+    /// The last even number that the operation counter was seen to have.
     pub(in crate::store) counter: AtomicU64,
 }
 
 thread_local! {
-    /// The participant that this thread used last, and of which store: the next operation tries it
-    /// first.
+    /// The participant that this thread used last, and its store. The next operation of the thread
+    /// tries this participant first.
     pub(in crate::store) static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// How long to sleep while all participants are in use: nobody rings when one is given back.
+/// How long to sleep while all participants are in use. No bell rings when a participant is given
+/// back.
 pub(in crate::store) const CROWDED: Duration = Duration::from_micros(200);
 
 impl Participants {
@@ -48,7 +57,8 @@ impl Participants {
     }
 }
 
-/// Makes sure that others look at an participant when they ask who is inside an operation.
+/// Makes the other members read this participant's counter in their grace periods, before the
+/// participant is used for the first time.
 #[cold]
 pub(in crate::store) fn announce(store: &OperationState, participant: usize) -> OpResult<()> {
     let job = &store.job;

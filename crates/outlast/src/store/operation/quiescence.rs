@@ -1,9 +1,14 @@
 //! Waiting until the operations that this member has in flight at some moment have ended.
 //!
-//! A member that is to change nothing any more (before it acknowledges a leaver, before a
-//! consistent cut, before a recovery) closes its door first and then waits for the operations that
-//! passed the door before. A grace period ([`super::grace_period`]) does it for the operations of
-//! all members.
+//! A member that must change nothing any more (before it acknowledges a leaver, before a consistent
+//! cut, before a coordinated recovery) first closes a door: it records the leaver, freezes writes,
+//! or closes the gate. Then it waits for the operations that passed the door before. A grace period
+//! (`grace_period.rs`) does this for the operations of all members.
+//!
+//! An operation makes its counter odd before it checks the door, and the door is closed before
+//! [`Quiescence::begin`] reads the counters. `gate.rs`, `freeze.rs` and `configuration.rs` say why
+//! their orderings suffice: either the operation finds the door closed, or this wait finds the
+//! operation.
 
 use crate::engine::Epoch;
 use crate::store::error::StoreResult;
@@ -19,8 +24,8 @@ pub(crate) struct Quiescence {
 }
 
 impl Quiescence {
-    /// Begins a wait for all operations that are in flight now. A counter is odd while its
-    /// participant is pinned.
+    /// Begins a wait for all operations of this member that are in flight now: their counters are
+    /// odd.
     pub(in crate::store) fn begin(store: &OperationState) -> StoreResult<Quiescence> {
         let mut in_flight = Vec::new();
         for participant in 0..PARTICIPANTS {
@@ -37,8 +42,8 @@ impl Quiescence {
         self.in_flight.is_empty()
     }
 
-    /// Whether all of them have ended, but for those of the participants in `except`, which are not
-    /// waited for.
+    /// Whether all these operations have ended, except the operations of the participants in
+    /// `except`, which are not waited for.
     pub(in crate::store) fn is_over(
         &mut self,
         store: &OperationState,

@@ -1,4 +1,4 @@
-//! Beginning an operation anew, until it is done or its time is over.
+//! Repeating attempts at an operation until it is done or its time is over.
 
 use crate::engine::Time;
 use crate::store::error::{StoreError, StoreResult};
@@ -6,33 +6,37 @@ use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::state::OperationState;
 use std::time::Duration;
 
-/// How often to begin anew before the clock is looked at.
+/// How many attempts are made between two checks of the clock.
 const ATTEMPTS: u32 = 256;
 
-/// How long to wait where a replica has no room, for a delete or for what is published already, and
-/// how often to look.
+/// How long a call waits for a replica that has no room, if it deletes a key or has published its
+/// version already.
 pub(in crate::store) const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long it sleeps between two attempts.
 const ROOM_PAUSE: Duration = Duration::from_millis(2);
 
-/// How long a call begins anew: each time somebody else was faster, or the view has changed, so
-/// that this has an end unless memory is damaged. No call goes on for ever, whatever is in memory.
+/// How long a call starts over. An attempt fails because another operation was faster or because
+/// the view has changed, so a call comes to an end unless memory is damaged. The limit makes sure
+/// that no call goes on for ever, whatever is in memory.
 #[derive(Default)]
 pub(in crate::store) struct Patience {
     attempts: u32,
     until: Option<Time>,
-    /// Until when to wait for room.
+    /// The end of the wait for room.
     room_until: Option<Time>,
 }
 
 impl Patience {
+    /// Counts an attempt. Returns an error if the time of the call is over.
     #[inline]
     pub(in crate::store) fn check(&mut self, store: &OperationState) -> StoreResult<()> {
         self.attempts += 1;
         if self.attempts.is_multiple_of(ATTEMPTS) { self.look(store) } else { Ok(()) }
     }
 
-    /// Sleeps a little, so that there is room meanwhile; not for long in all.
+    /// Sleeps a little, until there may be room. Returns false once the call has waited for room
+    /// for long enough.
     #[cold]
     pub(in crate::store) fn wait_for_room(&mut self, store: &OperationState) -> bool {
         let job = &store.job;
@@ -50,10 +54,12 @@ impl Patience {
         true
     }
 
+    /// Serves messages, and checks the clock.
     #[cold]
     fn look(&mut self, store: &OperationState) -> StoreResult<()> {
-        // Whoever waits serves: this may be the background, and what it waits for may be in a
-        // message, such as that somebody leaves, whom the others know already.
+        // Every wait serves messages. This activity may be the background, and it may wait for what
+        // a message in its own queue would tell it, for example that a member leaves of which other
+        // members know already.
         store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
         if now >= *self.until.get_or_insert(now.after(limit)) {
@@ -64,9 +70,9 @@ impl Patience {
 }
 
 impl OperationState {
-    /// Attempts an operation until it is done, beginning anew whenever the view has changed under
-    /// it. An attempt also tells whether a replica had no tombstone left. `rank` is the number of
-    /// failed attempts of the caller's transaction.
+    /// Attempts an operation until it is done, and starts over whenever the view has changed under
+    /// it. An attempt also returns whether a replica had no block left for a tombstone. `rank` is
+    /// the number of failed attempts of the caller's transaction.
     pub(in crate::store) fn retry<T>(
         &self,
         rank: u32,
@@ -78,7 +84,8 @@ impl OperationState {
             let (result, lacks_tombstone) = attempt();
             match result {
                 Ok(value) => return Ok(value),
-                // Outside the operation, which others wait for before they remove what was deleted.
+                // The wait is outside the operation, since the records of deleted keys are removed
+                // only after the operations in flight have ended.
                 Err(OpError::Fail(StoreError::OutOfMemory { .. }))
                     if lacks_tombstone && patience.wait_for_room(self) => {}
                 Err(OpError::Fail(error)) => return Err(error),

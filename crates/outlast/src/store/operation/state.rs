@@ -1,4 +1,4 @@
-//! What an operation needs to know of its store.
+//! The state of the operation layer: what an operation needs to know of its store.
 
 use crate::engine::{Epoch, MemberId, View};
 use crate::job::Job;
@@ -15,33 +15,40 @@ use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// What an operation needs to know of its store. The states of the higher layers contain it.
+/// The state of the operation layer: everything that an operation needs to know of its store. The
+/// states of the layers above contain it.
+///
+/// *Orderings.* `roots` is stored with release and loaded with acquire: a root is complete before
+/// its offset is known. `background` is relaxed, since an activity compares it only with its own
+/// number: it reads back its own store, and no other activity ever stores that number. `is_closed`
+/// is a flag that is only set. Where an operation must see it or be seen by the member that closes
+/// the store, the gate decides, which is sequentially consistent (see `gate.rs`).
 pub(in crate::store) struct OperationState {
     pub(in crate::store) job: Job,
     pub(in crate::store) placement: Placement,
     pub(in crate::store) bucket_count: usize,
     pub(in crate::store) layout: Root,
-    /// Where each member's root is, plus 1; 0 while unknown.
+    /// The offset of each member's root, plus 1; 0 while it is not known.
     pub(in crate::store) roots: Vec<AtomicU64>,
     pub(in crate::store) participants: Participants,
     pub(in crate::store) stragglers: Stragglers,
-    /// Per partition: its order of preference, and the configurations that were entered.
+    /// For each partition its order of preference, and the configurations that were entered.
     pub(in crate::store) partitions: Vec<Partition>,
     pub(in crate::store) view: Mutex<Arc<View>>,
     pub(in crate::store) freeze: WriteFreeze,
     pub(in crate::store) gate: Gate,
     pub(in crate::store) leavers: Leavers,
-    /// Whether survivors read the memory of the dead.
+    /// Whether survivors read the segments of dead members.
     pub(in crate::store) salvage_is_on: bool,
-    /// The activity that does the background's work now, plus 1; 0 if none does.
+    /// The activity that does the background's work now, plus 1; 0 if no activity does.
     pub(in crate::store) background: AtomicU64,
     pub(in crate::store) is_closed: AtomicBool,
-    /// The layers above this one.
+    /// The layers above this layer.
     pub(in crate::store) above: OnceLock<Weak<dyn Above>>,
 }
 
-/// What is known of a partition. The configurations form a list that only grows: there is one for
-/// each death that concerned the partition, and readers need no lock.
+/// What this member knows of a partition. Its configurations form a list that only grows: a death
+/// or a leaver that concerns the partition appends a configuration. Readers need no lock.
 #[derive(Default)]
 pub(in crate::store) struct Partition {
     preference: OnceLock<Vec<MemberId>>,
@@ -53,18 +60,19 @@ impl OperationState {
         self.job.me()
     }
 
-    /// Where a member's root is. Known for all who live since the store was opened.
+    /// The offset of a member's root. It is known for all members that are alive after the store
+    /// was opened.
     #[inline(always)]
     pub(in crate::store) fn root(&self, member: MemberId) -> u64 {
         self.roots[member.index()].load(Ordering::Acquire).wrapping_sub(1)
     }
 
-    /// Notes where the root of a member is that did not come to say so.
+    /// Records the root of a member that died before it told its offset; a salvager has found it.
     pub(in crate::store) fn learn_root(&self, member: MemberId, root: u64) {
         self.roots[member.index()].store(root + 1, Ordering::Release);
     }
 
-    /// Whether it is known where a member's root is.
+    /// Whether the offset of a member's root is known.
     pub(in crate::store) fn knows_root(&self, member: MemberId) -> bool {
         self.roots[member.index()].load(Ordering::Acquire) != 0
     }
@@ -79,7 +87,7 @@ impl OperationState {
         self.placement.replicas(self.preference(partition), view, &self.leavers.members())
     }
 
-    /// The view of an epoch, if it is the current one.
+    /// The view of this epoch, if it is the current epoch.
     pub(in crate::store) fn view(&self, epoch: Epoch) -> Option<Arc<View>> {
         let known = lock(&self.view).clone();
         if known.epoch == epoch {
@@ -90,23 +98,25 @@ impl OperationState {
         (view.epoch == epoch).then_some(view)
     }
 
-    /// The view as it is now, or was a moment ago.
+    /// The current view, or the view of a moment ago.
     pub(in crate::store) fn current_view(&self) -> Arc<View> {
         self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
     }
 
-    /// Whether this is the background at its own work: it waits for no replica for long.
+    /// Whether the calling activity is the background at its own work. It waits for no replica for
+    /// long.
     pub(in crate::store) fn is_background(&self) -> bool {
         self.background.load(Ordering::Relaxed) == self.job.activity() + 1
     }
 
-    /// Says that the calling activity does the background's work from now on, or something else.
+    /// Records that the calling activity begins to do the background's work, or has stopped doing
+    /// it.
     pub(in crate::store) fn set_background(&self, is_background: bool) {
         let activity = if is_background { self.job.activity() + 1 } else { 0 };
         self.background.store(activity, Ordering::Relaxed);
     }
 
-    /// Where an participant's counter is.
+    /// The offset of a participant's operation counter.
     #[inline]
     pub(in crate::store) fn counter_word(&self, member: MemberId, participant: usize) -> u64 {
         self.root(member) + self.layout.participant(participant) + PARTICIPANT_COUNTER

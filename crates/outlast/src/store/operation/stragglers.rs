@@ -1,24 +1,19 @@
-//! Requests that may still land after their operation has ended.
+//! Stragglers: requests that may still execute after their operation has ended.
 //!
-//! Where memory is reached by requests, an operation that ends with a timeout leaves one behind: it
-//! takes effect whenever it gets through, and its swap may expect a word that others have made come
-//! again by then. So the block that it knows must not be used again before that. Each member has a
-//! *late word*, odd while such a request of its is under way.
+//! Over a network a request that timed out may execute later. By then a reused block may have
+//! restored the word that its compare-and-swap expects (ABA), so the block must not be reused
+//! before the request has landed. Each member has a *straggler word* in its segment, odd while a
+//! straggler of it may exist. docs/protocol/memory.md has the steps *probe*, *announce*, *leave*
+//! and *clear*, with what a survivor finds at each.
 //!
-//! | | step | true afterwards |
-//! |---|---|---|
-//! | L1 | behind the request, the operation starts a load at the same replica | requests of one activity to one replica keep their order: when the load is answered, the request has landed, or never will |
-//! | L2 | it makes its member's late word odd | |
-//! | L3 | it leaves its participant | whoever was waiting for the participant looks at the late word after it and finds it odd |
-//! | L4 | all such loads are answered, or their replicas dead: the background, or one who waits for it, makes the word even | |
+//! A grace period (`grace_period.rs`) reads the straggler words after it has seen the operations
+//! end, so it sees either the operation or the straggler. A member that must change nothing any
+//! more, before a coordinated recovery or a consistent cut, waits until its own straggler word is
+//! even.
 //!
-//! A member that is to change nothing any more, before a recovery or a cut, waits until its own
-//! word is even.
-//!
-//! A wait ([`crate::store::operation::grace_period::GracePeriod`]) looks at the late words after it
-//! has seen all participants leave, so that it finds one of the two. The member dies at any of
-//! these steps: its requests go nowhere once the view has it, and nobody waits for it. The replica
-//! is stopped: what was freed meanwhile waits until it goes on, and nothing else does.
+//! If a member with stragglers dies, its requests are dropped once the view contains its death, and
+//! no member waits for it. If the target is stopped, memory that was freed meanwhile waits until
+//! the target resumes, and nothing else does.
 
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
@@ -27,22 +22,25 @@ use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How often to look; an answer rings.
+/// How often the background polls the loads. An answer also rings the bell.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What this member waits for.
+/// The stragglers of this member.
 #[derive(Default)]
 pub(in crate::store) struct Stragglers(Mutex<Loads>);
 
+/// The loads behind the stragglers, and the straggler word.
 #[derive(Default)]
 struct Loads {
+    /// The loads that are not answered yet.
     under_way: Vec<Pending>,
-    /// How many activities look at loads that they have taken out of there.
+    /// How many activities poll loads that they have taken out of `under_way`.
     looking: usize,
-    /// What the late word is to be; only grows.
+    /// The value that the straggler word is to have; it only grows.
     number: u64,
 }
 
+/// Starts a load at a replica, behind all earlier requests of the calling activity.
 fn start_load(store: &OperationState, replica: MemberId) -> Pending {
     store.job.start(
         Epoch::ANY,
@@ -52,7 +50,8 @@ fn start_load(store: &OperationState, replica: MemberId) -> Pending {
 }
 
 impl OperationState {
-    /// L1 and L2: a request of the calling activity to this replica was not answered in time.
+    /// `straggler.probe` and `straggler.announce`: a request of the calling activity to this
+    /// replica was not answered in time.
     pub(in crate::store) fn record_straggler(&self, replica: MemberId) {
         let load = start_load(self, replica);
         let number = {
@@ -62,25 +61,29 @@ impl OperationState {
             loads.number
         };
         self.raise_straggler_word(number);
-        // The background looks when the answer rings; it may have come already.
+        // The background polls the load when its answer rings the bell. The answer may have arrived
+        // already, so this rings it once more.
         let _ = self.job.ring(self.me());
     }
 
-    /// A replica at which a request of this member may still land. Whoever waits for that looks
-    /// itself: the background may be waiting for the end of a freeze, or for another replica.
+    /// A replica at which a straggler of this member may still land. An activity that waits for the
+    /// stragglers polls them itself, since the background may be waiting for the end of a freeze,
+    /// or for another replica.
     pub(in crate::store) fn straggling_replica(&self) -> Option<MemberId> {
         self.clear_stragglers();
         let loads = lock(&self.stragglers.0);
-        // If another activity is just looking, this member stands for the replica.
+        // If another activity is polling the loads at this moment, this member takes the place of
+        // the replica.
         let replica = loads.under_way.first().map_or(self.me(), |load| load.target);
         (!loads.number.is_multiple_of(2)).then_some(replica)
     }
 
-    /// Raises the late word. It is in the own memory, which fails only when this member has ended.
+    /// Raises the straggler word. It lies in the memory of this member, which fails only when this
+    /// member has ended.
     fn raise_straggler_word(&self, number: u64) {
         let (job, me, word) = (&self.job, self.me(), self.root(self.me()) + STRAGGLERS);
         while let Ok(found) = job.load(Epoch::ANY, me, word) {
-            // Not back, if another activity has raised it further.
+            // The word never goes back, if another activity has raised it further.
             if found >= number
                 || job.compare_and_swap(Epoch::ANY, me, word, found, number) == Ok(found)
             {
@@ -89,17 +92,18 @@ impl OperationState {
         }
     }
 
-    /// L4, by the background or by one who waits for it; when the background wants to look again.
+    /// `straggler.clear`, by the background or by an activity that waits for it. Returns when the
+    /// background wants to run again.
     pub(in crate::store) fn clear_stragglers(&self) -> Time {
-        // Taken out: nobody calls the engine under the lock.
+        // The loads are taken out, since no activity calls the engine while it holds the lock.
         let (mut loads, is_over) = {
             let mut known = lock(&self.stragglers.0);
             let is_over = known.under_way.is_empty() && known.looking == 0;
             known.looking += usize::from(!is_over);
             (std::mem::take(&mut known.under_way), is_over)
         };
-        // Who is just looking may give up waiting and leave what it puts back to the background, so
-        // that looks again.
+        // Another activity that polls loads may give up waiting and leave the loads that it puts
+        // back to the background. So the background runs again, unless there is nothing left.
         if is_over {
             return Time::NEVER;
         }
@@ -115,7 +119,8 @@ impl OperationState {
             let mut known = lock(&self.stragglers.0);
             known.under_way.append(&mut loads);
             known.looking -= 1;
-            // What another activity looks at is not answered, as far as is known here.
+            // Loads that another activity polls count as unanswered, since their state is not known
+            // here.
             if known.under_way.is_empty() && known.looking == 0 {
                 known.number += known.number & 1;
             }
@@ -144,11 +149,10 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    /// One member's swap at a replica ends with a timeout. When another member, which begins to
-    /// wait after that operation has ended, finds that nobody is inside any more, then the swap has
-    /// landed.
+    /// The swap of a member at a replica ends with a timeout. Another member begins a grace period
+    /// after that operation has ended. When the grace period is over, the swap has landed.
     #[test]
-    fn a_wait_outlasts_requests_that_timed_out() {
+    fn a_grace_period_outlasts_stragglers() {
         let late = Arc::new(AtomicU64::new(0));
         for seed in 0..100 {
             let (late, word) = (late.clone(), Arc::new(Mutex::new(None)));
@@ -181,11 +185,11 @@ mod tests {
                     continue;
                 };
                 let op = RecordOp::begin(inner).expect("begun");
-                // What is under way before it makes it slow.
+                // Requests in front of the swap make it slow.
                 let put = || crate::engine::Operation::Put { offset: offset + 8, data: &[0; 8] };
                 let puts: Vec<_> =
                     (0..500).map(|_| job.start(Epoch::ANY, replica, put())).collect();
-                // As if the time limit were over at once: the request is on its way.
+                // As if the time limit were over at once, while the request is on its way.
                 let swap = crate::engine::Operation::CompareAndSwap { offset, expected: 0, new: 1 };
                 let mut swap = job.start(Epoch::ANY, replica, swap);
                 op.noted(
@@ -215,11 +219,11 @@ mod tests {
         let _ = job.leave();
     }
 
-    /// One replica is stopped with a request of this member under way, others answer. While the
-    /// background looks at the one load, this member looks at another: that one's answer says
-    /// nothing about the first.
+    /// A replica is stopped while a straggler of this member is on its way to it, and other
+    /// replicas answer. The background polls a load while this member polls another load. The
+    /// answer to the second load says nothing about the first straggler.
     #[test]
-    fn an_answer_that_another_activity_sees_does_not_hide_a_request_that_is_under_way() {
+    fn an_answered_load_does_not_hide_another_straggler() {
         for seed in 0..20 {
             let is_over = Rc::new(Cell::new(false));
             let mut options = SimOptions::new(3, seed).link(Link::Network);

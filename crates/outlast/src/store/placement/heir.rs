@@ -1,10 +1,11 @@
-//! Which survivor takes over from a dead member.
+//! The heir: the living member that takes over the duties of a dead member.
 
 use crate::engine::MemberId;
 use crate::store::placement::mix;
 
-/// The living member that a rendezvous hash prefers for the dead one: the same at all members with
-/// the same view, and a different one for each of several dead.
+/// The heir of a dead member: the active living member that a rendezvous hash prefers. All members
+/// with an equal view choose an equal heir. Different dead members usually have different heirs, so
+/// that the duties are spread.
 pub(in crate::store) fn heir(dead: MemberId, view: &crate::engine::View) -> MemberId {
     let score = |member: &MemberId| mix(u64::from(dead.0) << 32 | u64::from(member.0));
     let living = view.living().filter(|&member| view.is_active(member));

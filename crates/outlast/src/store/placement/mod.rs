@@ -1,16 +1,35 @@
-//! Where copies belong.
+//! Placement: which members are the replicas of each partition.
 //!
-//! For each partition all members stand in an order of preference that never changes; its replicas
-//! are the first ones of that order that are active and live. So a death moves only what the dead
-//! held, and a replica stays a replica as long as it lives; the protocol depends on that. The order
-//! begins with as many regular members as there are copies, then come the spares, which thereby
-//! take the place of the dead, then the other regular members, each group by rendezvous hash.
+//! *Purpose.* This layer maps a key to its partition, and a partition with a view and the set of
+//! leavers to its list of replicas and their configuration number ([`Assignment`]). [`heir`]
+//! selects the living member that takes over the duties of a dead member. All of it is computed:
+//! the layer reads and changes no memory.
 //!
-//! Where failure domains are given, replicas are first taken from different outermost domains, in
-//! the order, and only then from the rest. Taking at most one of each domain in a fixed order has
-//! the property that is needed here: when one is taken away, the others stay, and at most one comes
-//! in. A spare that is activated would break it, whether it stands in the middle of the order or
-//! brings a new domain; so the spares then come last, and only among the rest.
+//! *Vocabulary.* Partition, replica, order of preference, configuration, configuration number,
+//! failure domain, spare, leaver, heir: docs/glossary.md defines them. The page below has the rules
+//! of placement, with their reasons, and the replica states and head words that carry the
+//! configuration numbers.
+//!
+//! *Invariants.* The protocols depend on these properties. The tests check them, the second and the
+//! third over random sequences of deaths:
+//!
+//! - All members with an equal view and equal leavers compute an equal list and an equal number.
+//! - A replica stays a replica as long as it lives, also while it leaves. A death moves only what
+//!   the dead member held.
+//! - A list changes only together with its number, and the number only grows.
+//! - The order of preference of a partition and all hashes never change, also across versions of
+//!   the library.
+//!
+//! *Callers.* `operation/state.rs` caches the orders of preference and computes the lists of
+//! replicas for `operation/configuration.rs`. The record layer hashes keys. Transactions and
+//! the api ask for heirs. Placement itself calls only the view and the segment layer.
+//!
+//! *On a death.* The next view contains the death, and the callers compute the list anew. This
+//! layer keeps no state that depends on the living members.
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/placement.md")
+)]
 
 pub(in crate::store) mod heir;
 pub(in crate::store) mod replica;
@@ -18,45 +37,47 @@ pub(in crate::store) mod replica;
 use crate::engine::{MemberId, MemberSet, View};
 use crate::store::segment::head::CONFIG_NUMBER_MAX;
 
-/// The most copies of a value.
+/// The largest number of replicas of a value.
 pub const REPLICAS_MAX: usize = 8;
 
-/// The most members that leave and are replicas of one partition meanwhile. Members leave one after
-/// the other; only when the record that sees to that was lost can there be several.
+/// The largest number of leavers that are replicas of a partition at once. Members leave
+/// in sequence, by a lock in the store. Several can leave at once only if the record of that lock
+/// was lost.
 const LEAVERS_MAX: usize = 2;
 
-/// The longest list of replicas.
+/// The length of the longest list of replicas.
 pub(in crate::store) const REPLICA_LIST_MAX: usize = REPLICAS_MAX + LEAVERS_MAX;
 
-/// Computes where the copies of each partition belong.
+/// Computes the replicas of each partition.
 #[derive(Debug)]
 pub(in crate::store) struct Placement {
     regulars: usize,
     members: usize,
     pub(in crate::store) replicas: usize,
     pub(in crate::store) partitions: usize,
-    /// Per member its outermost failure domain; empty if nothing is known.
+    /// The outermost failure domain of each member; empty where it is not known.
     domains: Vec<String>,
 }
 
-/// Where the copies of one partition belong under one view.
+/// The replicas of a partition under a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Assignment {
-    /// The replicas, the most preferred one first.
+    /// The replicas, the most preferred replica first.
     pub(in crate::store) members: Vec<MemberId>,
-    /// Grows exactly when the list changes; 1 while nobody has died.
+    /// The configuration number: 1 while no member has died or leaves. It grows whenever the list
+    /// changes, and without failure domains only then.
     pub(in crate::store) configuration: u64,
 }
 
-/// A strong mixing of 64 bits (the finalizer of splitmix64): stable for ever, since all members
-/// must agree.
+/// Mixes 64 bits strongly (the finalizer of splitmix64). The function never changes, since all
+/// members must agree on its results.
 pub(in crate::store) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
 }
 
-/// The hash of a key; stable for ever.
+/// The hash of a key. The function never changes, since all members must agree on its results.
 pub(in crate::store) fn hash_key(key: &[u8]) -> u64 {
     let mut words = key.chunks_exact(8);
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ key.len() as u64;
@@ -88,13 +109,13 @@ impl Placement {
         }
     }
 
-    /// The partition of a key.
+    /// The partition of a key with this hash.
     pub(in crate::store) fn partition(&self, hash: u64) -> usize {
-        // The upper half of the hash; buckets are chosen by the lower one.
+        // The upper half of the hash selects the partition, the lower half the bucket.
         ((hash >> 32) as usize * self.partitions) >> 32
     }
 
-    /// All members in the partition's order of preference.
+    /// All members in the order of preference of a partition.
     pub(in crate::store) fn preference(&self, partition: usize) -> Vec<MemberId> {
         let score = |member: usize| mix(mix(partition as u64 + 1) ^ (member as u64 + 1));
         let mut regulars: Vec<usize> = (0..self.regulars).collect();
@@ -110,12 +131,13 @@ impl Placement {
         order.map(|member| MemberId(member as u32)).collect()
     }
 
+    /// Whether any member has a known failure domain.
     fn has_domains(&self) -> bool {
         self.domains.iter().any(|domain| !domain.is_empty())
     }
 
-    /// The replicas under a view, from the partition's order of preference; those who leave are
-    /// replicas beside the R.
+    /// The replicas of a partition under a view, from its order of preference. Leavers remain
+    /// replicas and do not count among the R.
     pub(in crate::store) fn replicas(
         &self,
         preference: &[MemberId],
@@ -123,8 +145,9 @@ impl Placement {
         leaving: &MemberSet,
     ) -> Assignment {
         let is_leaving = |member: MemberId| leaving.contains(member) && view.is_living(member);
-        // The spares that will be active when those who leave are gone: they are replicas from now
-        // on, or the copies would be handed on to others, whom the spares then replace.
+        // Spares that will be active when the leavers are gone count as active from now on.
+        // Otherwise the leavers would hand their replicas to other members, and the activated
+        // spares would then take the place of these members.
         let later;
         let active = if leaving.iter().any(is_leaving) {
             let mut dead = view.dead.clone();
@@ -169,11 +192,11 @@ impl Placement {
             .filter(|(_, chosen)| **chosen)
             .map(|(member, _)| *member)
             .collect();
-        // The dead and the leaving that stand before the last replica: their number grows exactly
-        // when the list changes. With too few replicas, or with domains, by which the last replica
-        // may stand further to the front than the one before, all of them: more changes than
-        // needed, but none is missed. A member that leaves counts once, and once more when it is
-        // gone.
+        // The number counts the dead members and the leavers before the last replica: without
+        // failure domains this count grows exactly when the list changes. With fewer than R
+        // replicas, or with failure domains, all dead members and leavers count, since the last
+        // replica may stand further to the front than before. The number then grows more often than
+        // necessary, but never too seldom. A leaver counts 1, and counts 2 when it is gone.
         let last = chosen.last().filter(|_| count == self.replicas && !self.has_domains());
         let last = last.map_or(preference.len(), |last| {
             preference.iter().position(|member| member == last).expect("chosen from it") + 1
@@ -185,8 +208,9 @@ impl Placement {
             chosen.contains(member) || is_leaving(*member) && view.is_active(*member)
         };
         let members = before.iter().copied().filter(is_replica).collect();
-        // Only the last one of the most members that a job may have comes beyond it: nobody is left
-        // whom it could be mistaken by, and its number must not be the mark of removed records.
+        // The count exceeds the greatest number only at the last survivor of a job of the maximal
+        // size. No other member is left that could confuse two of its configurations, and its
+        // number must not be the number that marks removed records.
         Assignment {
             members,
             configuration: ((1 + 2 * dead + leavers) as u64).min(CONFIG_NUMBER_MAX),
@@ -202,9 +226,9 @@ mod tests {
         View::new(regulars, spares, dead.iter().copied().map(MemberId).collect(), MemberSet::new())
     }
 
-    /// The last one of the largest job goes on.
+    /// The last survivor of a job of the maximal size keeps working.
     #[test]
-    fn the_number_of_a_configuration_is_never_the_mark_of_removed_records() {
+    fn a_configuration_number_never_equals_the_number_of_removed_records() {
         let members = crate::engine::MEMBERS_MAX;
         let placement = placement(members, 0, 3);
         let preference = placement.preference(0);
@@ -220,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn those_to_whom_copies_are_handed_on_are_the_homes_when_the_leaver_is_gone() {
+    fn the_replicas_beside_a_leaver_are_the_replicas_after_it_has_left() {
         for (regulars, spares, replicas) in [(4, 0, 2), (3, 1, 1), (4, 2, 2), (5, 1, 3)] {
             let placement = placement(regulars, spares, replicas);
             for partition in 0..64 {
@@ -280,16 +304,22 @@ mod tests {
         }
     }
 
-    /// Over random sequences of deaths: a replica stays a replica while it lives, and the number
-    /// grows with each change.
+    /// Over random sequences of deaths, a replica stays a replica while it lives, and the
+    /// configuration number grows with each change of the list.
     #[test]
-    fn only_what_was_lost_moves() {
-        only_what_was_lost_moves_in(&placement(8, 3, 3));
+    fn a_death_moves_only_the_replicas_of_the_dead_member() {
+        check_that_a_death_moves_only_its_replicas(&placement(8, 3, 3));
         let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);
-        only_what_was_lost_moves_in(&Placement::new(8, 3, 3, 64, (0..11).map(racks).collect()));
+        check_that_a_death_moves_only_its_replicas(&Placement::new(
+            8,
+            3,
+            3,
+            64,
+            (0..11).map(racks).collect(),
+        ));
     }
 
-    fn only_what_was_lost_moves_in(placement: &Placement) {
+    fn check_that_a_death_moves_only_its_replicas(placement: &Placement) {
         for partition in 0..64 {
             let preference = placement.preference(partition);
             for sequence in 0..32u64 {
@@ -323,11 +353,11 @@ mod tests {
         }
     }
 
-    /// Over random sequences of deaths, announcements of leaving, and departures: a replica stays
-    /// one while it lives, also while it leaves; the number grows with each change; and R replicas,
-    /// or all that there are, stay.
+    /// Over random sequences of deaths and announcements of leaving, a replica stays a replica
+    /// while it lives, also while it leaves. The configuration number grows with each change of the
+    /// list, and R replicas stay, or all living members if there are fewer.
     #[test]
-    fn who_leaves_stays_a_home_until_it_is_gone() {
+    fn a_leaver_stays_a_replica_until_it_has_left() {
         let racks = |member: usize| format!("rack{}", mix(member as u64) % 4);
         let with_domains = Placement::new(8, 0, 2, 64, (0..8).map(racks).collect());
         for placement in [placement(8, 0, 2), with_domains] {
@@ -375,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spare_takes_the_place_of_the_dead() {
+    fn a_spare_takes_the_place_of_a_dead_member() {
         let placement = placement(6, 1, 2);
         for partition in 0..100 {
             let preference = placement.preference(partition);
@@ -389,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_in_different_domains() {
+    fn replicas_are_in_different_failure_domains() {
         let domains = (0..6).map(|member| format!("rack{}/node{member}", member / 2)).collect();
         let placement = Placement::new(6, 0, 3, 64, domains);
         for partition in 0..64 {
@@ -408,9 +438,9 @@ mod tests {
         }
     }
 
-    /// All members must compute the same for ever, also across versions of the library.
+    /// All members compute equal hashes for ever, also across versions of the library.
     #[test]
-    fn hashes_are_what_they_were() {
+    fn key_hashes_never_change() {
         assert_eq!(hash_key(b""), 16294208416658607535);
         assert_eq!(hash_key(b"result/9"), hash_key(b"result/9"));
         assert_ne!(hash_key(b"a"), hash_key(b"a\0"));

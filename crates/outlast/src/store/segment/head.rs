@@ -1,5 +1,5 @@
-//! The head word of a record, and the state word of a partition at one of its replicas; see
-//! docs/protocol.md.
+//! The head word of a record, and the state word of a partition at a replica.
+//! docs/protocol/placement.md shows both, and says how the protocols use them.
 
 /// A head word: `config_number << 51 | stable << 50 | offset / 16`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -11,17 +11,20 @@ const STABLE: u64 = 1 << 50;
 
 const OFFSET_MASK: u64 = (1 << 40) - 1;
 
-/// The config_number of a record that is being removed; configurations stay below it.
+/// The configuration number in the head word of a record that is being removed. The numbers of
+/// configurations stay below it.
 const REMOVED_CONFIG_NUMBER: u64 = (1 << 13) - 1;
 
-/// The greatest number of a configuration.
+/// The greatest configuration number.
 pub(in crate::store) const CONFIG_NUMBER_MAX: u64 = REMOVED_CONFIG_NUMBER - 1;
 
 impl Head {
-    /// A record that is being removed: it must be looked up again.
+    /// The head word of a record that is being removed. An operation that finds it looks the key up
+    /// again.
     pub(in crate::store) const REMOVED: Head = Head(REMOVED_CONFIG_NUMBER << CONFIG_NUMBER_SHIFT);
 
-    /// The head that names the block at `offset`, which is a multiple of 16; 0 is no block.
+    /// The head word that names the block at `offset`, a multiple of 16. Offset 0 names no block:
+    /// the record has no value.
     pub(in crate::store) fn new(config_number: u64, offset: u64) -> Head {
         debug_assert!(
             config_number < REMOVED_CONFIG_NUMBER
@@ -31,22 +34,23 @@ impl Head {
         Head(config_number << CONFIG_NUMBER_SHIFT | offset >> 4)
     }
 
-    /// The configuration under which it was written.
+    /// The number of the configuration under which the head word was written.
     pub(in crate::store) fn config_number(self) -> u64 {
         self.0 >> CONFIG_NUMBER_SHIFT
     }
 
-    /// Whether it is known to be stable.
+    /// Whether the version is known to be stable.
     pub(in crate::store) fn is_stable(self) -> bool {
         self.0 & STABLE != 0
     }
 
-    /// The same, known to be stable.
+    /// This head word with the stable bit set.
     pub(in crate::store) fn stable(self) -> Head {
         Head(self.0 | STABLE)
     }
 
-    /// The same block with another config_number, not known to be stable.
+    /// The head word that names this block with another configuration number, and without the
+    /// stable bit.
     pub(in crate::store) fn with_config_number(self, config_number: u64) -> Head {
         Head(
             config_number << CONFIG_NUMBER_SHIFT
@@ -54,7 +58,7 @@ impl Head {
         )
     }
 
-    /// Where the block is; `None` if there is none.
+    /// The offset of the block, or `None` if the head word names no block.
     pub(in crate::store) fn offset(self) -> Option<u64> {
         let offset = (self.0 & OFFSET_MASK) << 4;
         (offset != 0).then_some(offset)
@@ -68,24 +72,27 @@ impl std::fmt::Debug for Head {
     }
 }
 
-/// What a replica has of a partition.
+/// How much of a partition a replica holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Phase {
-    /// Nothing, not even an index.
+    /// The replica has no index.
     Absent = 0,
-    /// An index, and some of the records.
+    /// The replica has an index and some of the records.
     Filling = 1,
-    /// Everything that is stable.
+    /// The replica holds everything that is stable.
     Complete = 2,
-    /// Nothing, and nothing can be salvaged; otherwise as absent.
+    /// The replica has no index, and nothing of the partition can be salvaged. In all other
+    /// respects this phase counts as absent.
     Lost = 3,
 }
 
-/// A state word: `omissions << 32 | configuration << 2 | phase`. The configuration is the one in
-/// which the phase was reached, or, for the first two, the newest one that anyone has entered: a
-/// late repairer of an older one loses its swap. The omissions count how often someone has left a
-/// replica out that was filling and had no room: a repairer that had passed that record loses its
-/// swap, too.
+/// A state word: `skips << 32 | configuration << 2 | phase`.
+///
+/// For a complete replica the configuration is the number in which it became complete. For an
+/// absent or filling replica it is the newest number that any member has entered, so that the swap
+/// of a late repairer of an older configuration fails. The skips count how often a writer left out
+/// this replica while it was filling and had no room. They make the swap of a repairer that had
+/// already passed the skipped record fail, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct State(pub(in crate::store) u64);
 
@@ -111,7 +118,7 @@ impl State {
         self.0 >> 2 & CONFIGURATION_MASK
     }
 
-    /// The same, after something was left out there.
+    /// This state with an additional skip: a version was left out at the replica.
     pub(in crate::store) fn with_skip(self) -> State {
         State(self.0.wrapping_add(1 << SKIPS_SHIFT))
     }
@@ -121,7 +128,7 @@ impl State {
         matches!(self.phase(), Phase::Absent | Phase::Lost)
     }
 
-    /// Whether it is filling in this configuration.
+    /// Whether the replica is filling in this configuration.
     pub(in crate::store) fn is_filling(self, configuration: u64) -> bool {
         self.phase() == Phase::Filling && self.configuration() == configuration
     }
@@ -132,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_keeps_what_it_is_given() {
+    fn a_head_word_returns_the_fields_it_was_made_of() {
         let head = Head::new(4096, 0xab_cdef_0120);
         assert_eq!(
             (head.config_number(), head.offset(), head.is_stable()),
@@ -146,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_keeps_what_it_is_given() {
+    fn a_state_word_returns_the_fields_it_was_made_of() {
         for phase in [Phase::Absent, Phase::Filling, Phase::Complete, Phase::Lost] {
             let state = State::new(phase, 77);
             assert_eq!((state.phase(), state.configuration()), (phase, 77));

@@ -1,22 +1,29 @@
-//! What transactions write: intents, provisional versions, and versions that were restored.
+//! What transactions write: intents, provisional versions and restored versions, and the record of
+//! a recovery decision.
+//!
+//! All of them are values of ordinary records, in little-endian words.
+//! docs/protocol/transactions.md says how the transaction protocol uses them, and
+//! docs/protocol/coordinated-recovery.md how a coordinated recovery does.
 
 use crate::engine::{MemberId, MemberSet};
 use crate::store::value::{RESERVED, Version};
 
-/// Which transaction, for ever: a member's number is never used again, and neither is a nonce of
-/// its.
+/// The identity of a transaction, for the whole job: the number of a member is never reused, and a
+/// member never reuses a nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct IntentId {
     pub(in crate::store) member: MemberId,
-    /// Which of the member's intent records.
+    /// The number of the intent record among those of the member.
     pub(in crate::store) slot: u32,
     pub(in crate::store) nonce: u64,
 }
 
-/// What the keys of intent records begin with, after what all of the store's own do.
+/// The prefix of the keys of intent records, behind [`RESERVED`], with which all keys of the
+/// store's own records begin.
 const INTENTS: &[u8] = b"tx/";
 
-/// Whether this is the key of an intent record.
+/// Whether this is the key of an intent record or of the recovery decision, which has the prefix of
+/// the intents too.
 pub(in crate::store) fn is_intent(key: &[u8]) -> bool {
     key.strip_prefix(RESERVED).is_some_and(|rest| rest.starts_with(INTENTS))
 }
@@ -26,44 +33,48 @@ pub(in crate::store) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
     [RESERVED, INTENTS, &member.0.to_le_bytes(), &slot.to_le_bytes()].concat()
 }
 
-/// How far a transaction is.
+/// The state of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum IntentState {
-    /// It has not happened, and anyone may abort it.
+    /// The transaction has not happened, and any member may abort it.
     Pending = 1,
-    /// As pending; but it may be that it is to come before what others have done since, so nobody
-    /// reads past it.
+    /// As pending, but the serialization point of the transaction may already have passed: the
+    /// transaction may be ordered before later operations. So readers do not pass it.
     Validating = 2,
-    /// It has happened.
+    /// The transaction has happened.
     Committed = 3,
-    /// It will never happen.
+    /// The transaction will never happen.
     Aborted = 4,
-    /// It happens if the recovery does that it is a part of: see [`RecoveryDecision`].
+    /// The transaction belongs to an attempt at a coordinated recovery, and happens if that attempt
+    /// is committed: see [`RecoveryDecision`].
     Joined = 5,
 }
 
 impl IntentState {
+    /// Whether the outcome of the transaction is fixed.
     pub(in crate::store) fn is_decided(self) -> bool {
         matches!(self, IntentState::Committed | IntentState::Aborted)
     }
 }
 
-/// An intent record: 24 bytes, for one that is joined to a recovery 8 bytes with its name, then the
-/// keys, each after its length in two bytes.
+/// An intent record: a head of 24 bytes; if the intent is joined to a recovery, 8 bytes with the
+/// identity of the attempt; then the keys, each preceded by its length in two bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Intent {
     pub(in crate::store) nonce: u64,
     pub(in crate::store) state: IntentState,
-    /// How often the transaction had failed before.
+    /// The number of failed attempts of the transaction.
     pub(in crate::store) rank: u32,
-    /// The attempt at a recovery that it is joined to, or 0.
+    /// The attempt at a coordinated recovery to which the intent is joined, or 0.
     pub(in crate::store) recovery: u64,
-    /// Every key that may have a provisional version of the transaction.
+    /// Every key that may have a provisional version of this transaction.
     pub(in crate::store) keys: Vec<Vec<u8>>,
 }
 
+/// The length of the head of an intent record: nonce, state and failed attempts, number of keys.
 pub(in crate::store) const INTENT_HEAD: usize = 24;
 
+/// The word with this index, or `None` if the bytes end before it.
 fn word(bytes: &[u8], index: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(index * 8..index * 8 + 8)?.try_into().ok()?))
 }
@@ -71,7 +82,8 @@ fn word(bytes: &[u8], index: usize) -> Option<u64> {
 impl Intent {
     pub(in crate::store) fn encode(&self) -> Vec<u8> {
         let state = u64::from(self.rank) << 8 | self.state as u64;
-        // Made at once in its length, as below: growing it costs more than filling it.
+        // The vector is allocated with its final length, as in `Provisional::encode`: growing it
+        // costs more than filling it.
         let len = INTENT_HEAD + 8 + self.keys.iter().map(|key| 2 + key.len()).sum::<usize>();
         let mut bytes = Vec::with_capacity(len);
         bytes.extend(
@@ -87,7 +99,7 @@ impl Intent {
         bytes
     }
 
-    /// The record without its keys, from its first bytes.
+    /// Decodes the record without its keys, from its first bytes.
     pub(in crate::store) fn decode_head(bytes: &[u8]) -> Option<Intent> {
         let state = match word(bytes, 1)? & 0xff {
             1 => IntentState::Pending,
@@ -101,7 +113,7 @@ impl Intent {
         Some(Intent { nonce: word(bytes, 0)?, state, rank, recovery: 0, keys: Vec::new() })
     }
 
-    /// What the bytes say; `None` if no transaction wrote them.
+    /// Decodes a record. Returns `None` if no transaction wrote these bytes.
     pub(in crate::store) fn decode(bytes: &[u8]) -> Option<Intent> {
         let mut intent = Intent::decode_head(bytes)?;
         let mut rest = bytes.get(INTENT_HEAD..)?;
@@ -119,19 +131,23 @@ impl Intent {
     }
 }
 
-/// How the last attempt at a recovery ended, in one record of the store: it decides about all
-/// intents that are joined to that attempt. Four words (which attempt, whether it is committed, how
-/// many members follow, 0), then the members that the store has recovered from, four bytes each,
-/// and why it was aborted.
+/// The recovery decision: whether the last attempt at a coordinated recovery is committed or
+/// aborted.
+///
+/// It is a single record of the store, and it decides all intents that are joined to that attempt.
+/// The record has a head of four words (the attempt, whether it is committed, the number of members
+/// that follow, 0). Behind the head are the members whose deaths the store has recovered from, four
+/// bytes each, and the reason of an abort.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) struct RecoveryDecision {
     pub(in crate::store) recovery: u64,
     pub(in crate::store) is_committed: bool,
-    /// Who was dead in the last one that was committed.
+    /// The members that were dead in the last recovery that was committed.
     pub(in crate::store) recovered: MemberSet,
     pub(in crate::store) reason: String,
 }
 
+/// The length of the head of a recovery decision.
 pub(in crate::store) const RECOVERY_DECISION_HEAD: usize = 32;
 
 impl RecoveryDecision {
@@ -148,7 +164,7 @@ impl RecoveryDecision {
         bytes
     }
 
-    /// Which attempt, and whether it is committed, from the first bytes.
+    /// Decodes the attempt and whether it is committed, from the first bytes.
     pub(in crate::store) fn decode_head(bytes: &[u8]) -> Option<(u64, bool)> {
         Some((word(bytes, 0)?, word(bytes, 1)? == 1))
     }
@@ -169,18 +185,21 @@ impl RecoveryDecision {
     }
 }
 
-/// A version of a key without its value: a number, or nothing since a certain number, in a certain
-/// configuration, whose number is in the place of the writer's.
+/// What a transaction records of a key that it read, without the value.
+///
+/// For a key that exists it is the version. For an absent key it is a counter that grows when the
+/// key is made and deleted, together with the configuration number, which takes the place of the
+/// writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct ObservedVersion {
     pub(in crate::store) exists: bool,
     pub(in crate::store) version: Version,
 }
 
-/// What a transaction makes of a key.
+/// What a transaction changes a key to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum New<'a> {
-    /// Nothing: the key is only to stay as it is until the transaction is decided.
+    /// No change: the key stays as it is until the transaction is decided.
     Unchanged,
     Deleted,
     Value {
@@ -189,34 +208,40 @@ pub(in crate::store) enum New<'a> {
     },
 }
 
-/// The beginning of a provisional version, decoded; the value before and the one after follow.
+/// The head of a provisional version, decoded. The old value and the new value follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Provisional {
     pub(in crate::store) id: IntentId,
     pub(in crate::store) old: ObservedVersion,
     pub(in crate::store) old_owner: MemberId,
     pub(in crate::store) old_len: u64,
-    /// `None`: unchanged. `Some(None)`: deleted.
+    /// `None` if the key is unchanged, `Some(None)` if it is deleted.
     pub(in crate::store) new_len: Option<Option<u64>>,
     pub(in crate::store) new_owner: MemberId,
 }
 
+/// The length of the head of a provisional version.
 pub(in crate::store) const PROVISIONAL_HEAD: usize = 64;
 
+/// In the place of a new length: the transaction does not change the key.
 const UNCHANGED: u64 = u64::MAX;
 
+/// In the place of a length: there is no value.
 pub(in crate::store) const NOTHING: u64 = u64::MAX - 1;
 
+/// A word with a member in its lower half and a number in its upper half.
 fn pair(low: MemberId, high: u32) -> u64 {
     u64::from(low.0) | u64::from(high) << 32
 }
 
+/// The inverse of [`pair`].
 fn halves(word: u64) -> (MemberId, u32) {
     (MemberId(word as u32), (word >> 32) as u32)
 }
 
 impl Provisional {
-    /// Where the value before and the one after begin, behind the beginning of the block's value.
+    /// The offsets of the old value and of the new value, relative to the start of the block's
+    /// value. The new value begins at a multiple of 8.
     pub(in crate::store) fn places(&self) -> (u64, u64) {
         let old = PROVISIONAL_HEAD as u64;
         (old, old + self.old_len.next_multiple_of(8))
@@ -253,8 +278,9 @@ impl Provisional {
         bytes
     }
 
-    /// What the beginning says, of a block with a value of this length; `None` if no transaction
-    /// wrote it.
+    /// Decodes the head of a provisional version in a block with a value of `block_len` bytes.
+    /// Returns `None` if the lengths in the head do not fit into the block: no transaction wrote
+    /// it.
     pub(in crate::store) fn decode(
         bytes: &[u8; PROVISIONAL_HEAD],
         block_len: u64,
@@ -286,14 +312,17 @@ impl Provisional {
     }
 }
 
-/// Before the value of a restored version: which version it was.
+/// The length of the head of a restored version, which holds the version number of the value that
+/// was restored.
 pub(in crate::store) const RESTORED_HEAD: usize = 16;
 
+/// Encodes a restored version: the old version number, then the old value.
 pub(in crate::store) fn encode_restored(version: Version, value: &[u8]) -> Vec<u8> {
     let version = [version.counter, u64::from(version.writer.0)].map(u64::to_le_bytes);
     [version.as_flattened(), value].concat()
 }
 
+/// Decodes the version number in the head of a restored version.
 pub(in crate::store) fn decode_restored(bytes: &[u8; RESTORED_HEAD]) -> Version {
     let word = |index| word(bytes, index).unwrap_or(0);
     Version { counter: word(0), writer: MemberId(word(1) as u32) }
@@ -304,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_intent_keeps_what_it_is_given() {
+    fn an_intent_survives_encoding_and_rejects_truncation() {
         let keys = vec![b"a".to_vec(), vec![7; 1024], vec![0; 9]];
         for state in [
             IntentState::Pending,
@@ -322,14 +351,14 @@ mod tests {
                 Intent::decode_head(&bytes[..INTENT_HEAD]),
                 Some(Intent { keys: Vec::new(), recovery: 0, ..intent })
             );
-            // Cut short, or of somebody else, it says nothing.
+            // A record that is cut short is not decoded.
             assert!((0..bytes.len()).all(|len| Intent::decode(&bytes[..len]).is_none()));
         }
         assert_eq!(Intent::decode(&[0; 64]), None);
     }
 
     #[test]
-    fn a_verdict_keeps_what_it_is_given() {
+    fn a_recovery_decision_survives_encoding_and_rejects_truncation() {
         for (is_committed, reason) in [(true, ""), (false, "member 3 did not like it")] {
             let recovered = [MemberId(0), MemberId(70), MemberId(4095)].into_iter().collect();
             let recovery_decision = RecoveryDecision {
@@ -350,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provisional_version_keeps_what_it_is_given() {
+    fn a_provisional_version_survives_encoding_and_rejects_bad_lengths() {
         let id = IntentId { member: MemberId(9), slot: 3, nonce: 77 };
         let version = Version { counter: 5, writer: MemberId(4) };
         let new = [
@@ -371,14 +400,14 @@ mod tests {
                 if let New::Value { bytes: value, owner } = new {
                     assert_eq!((&bytes[new_at as usize..], found.new_owner), (value, owner));
                 }
-                // Damaged lengths are noticed.
+                // Lengths that do not fit into the block are rejected.
                 assert_eq!(Provisional::decode(head, 8), None);
             }
         }
     }
 
     #[test]
-    fn a_restored_version_keeps_what_it_is_given() {
+    fn a_restored_version_survives_encoding() {
         let version = Version { counter: 1 << 60, writer: MemberId(4095) };
         let bytes = encode_restored(version, b"value");
         assert_eq!(

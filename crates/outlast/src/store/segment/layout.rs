@@ -1,72 +1,79 @@
-//! Where the store keeps things in a member's segment; docs/segment-layout.md has it byte by byte.
+//! The layout of the store's data in a member's segment. docs/segment-layout.md shows it byte by
+//! byte.
 //!
-//! Each member has a *root*: its participants, its stacks of free blocks, and an entry for each
-//! partition. The root's offset is told to the others when the store is opened. Everything else is
-//! blocks of size classes: index nodes, which hold a key and its head word, and value blocks, which
-//! hold one version of a value.
+//! Each member has a *root*: its header, its participants, its free lists, an entry for each
+//! partition, and its table of pins. A member tells the offset of its root to all other members
+//! when the store is opened. Everything else is blocks of size classes. An index node holds a key
+//! and its head word. A value block holds a single version of a value.
 
 use crate::engine::MemberId;
 use crate::store::value::Version;
 
-/// How many operations a member may have under way at once.
+/// How many participants a member has: how many operations it may have in flight at once.
 pub(in crate::store) const PARTICIPANTS: usize = 64;
 
+/// The length of a participant: a cache line of its own.
 const PARTICIPANT_LEN: u64 = 64;
 
-/// The first word of a root: how many of the participants were ever used, and, in the upper half,
-/// how many pins.
+/// The first word of a root: how many participants were ever used and, in the upper half, how many
+/// slots of the pin table were. A member that waits for a grace period reads only these
+/// participants and slots.
 pub(in crate::store) const PARTICIPANTS_USED: u64 = 0;
 
+/// The bit of [`PARTICIPANTS_USED`] at which the number of pin slots begins.
 pub(in crate::store) const PINS_SHIFT: u32 = 32;
 
-/// How often this member has taken records out of its index; raised before their memory can be used
-/// again.
+/// The removal count: how often this member has unlinked records from its index. It is raised
+/// before the memory of the records can be reused.
 pub(in crate::store) const REMOVALS: u64 = 8;
 
-/// Odd while a request of this member that was not answered in time may still land; see `late.rs`.
+/// The straggler word: odd while a straggler of this member may exist, that is a request that was
+/// not answered in time and may still execute. See `operation/stragglers.rs`.
 pub(in crate::store) const STRAGGLERS: u64 = 16;
 
-/// Set when the root is complete: see [`Root::mark`].
+/// The word that is set to [`Root::magic`] when the root is complete.
 pub(in crate::store) const ROOT_MAGIC: u64 = 24;
 
 const HEADER_LEN: u64 = 64;
 
-/// An participant's counter: odd while it is inside an operation.
+/// The operation counter of a participant: odd while an operation is in flight.
 pub(in crate::store) const PARTICIPANT_COUNTER: u64 = 0;
 
-/// An participant's outcome word: the number of its last operation of which a helper knows that it
+/// The outcome word of a participant: the number of its last operation that a helper found to have
 /// happened.
 pub(in crate::store) const PARTICIPANT_OUTCOME: u64 = 8;
 
-/// How many versions a member may have pinned at once, and the words of each: where its blocks are.
+/// How many versions a member may have pinned at once.
 pub(in crate::store) const PINS: usize = 64;
 
+/// The words of a pin: where the blocks of its version are.
 pub(in crate::store) const PIN_WORDS: usize = 16;
 
 /// How many size classes there are: four for each doubling, from 64 bytes to beyond 2 GiB.
 pub(in crate::store) const CLASSES: usize = 104;
 
-/// One more, for tombstones alone, so that keys can be deleted when there is no room for anything
-/// else.
+/// An additional class for tombstones alone, so that keys can be deleted when there is no room for
+/// anything else.
 pub(in crate::store) const TOMBSTONES: usize = CLASSES;
 
+/// The number of free lists.
 const STACKS: usize = CLASSES + 1;
 
 const CLASS_LEN: u64 = 64;
 
 const PARTITION_LEN: u64 = 64;
 
-/// A [`State`].
+/// The state word: a `State` of `head.rs`.
 pub(in crate::store) const PARTITION_STATE: u64 = 0;
 
-/// Who waits for changes: a bit per member, modulo 40, and in the upper bits how often someone has
-/// entered itself.
+/// The waiter word: a bit for each member that waits for changes, by its number modulo 40, and in
+/// the upper bits how often a waiter was added.
 pub(in crate::store) const PARTITION_WAITERS: u64 = 8;
 
-/// The greatest counter of a version whose record was removed.
+/// The version floor: no removed record had a version with a greater counter.
 pub(in crate::store) const PARTITION_FLOOR: u64 = 16;
 
-/// Where the buckets are; their number is a power of two.
+/// The offset of the buckets. Their number is a power of two.
 pub(in crate::store) const PARTITION_BUCKETS: u64 = 24;
 
 /// The offsets inside a root.
@@ -80,8 +87,8 @@ impl Root {
         self.pin(PINS)
     }
 
-    /// What the root's mark is: by it survivors find the root of one who died before it could say
-    /// where that is.
+    /// The value of the root magic. By it a salvager finds the root of a member that died before it
+    /// could tell the offset.
     pub(in crate::store) fn magic(self, buckets: usize) -> u64 {
         0x6f75_746c_6173_7421 ^ (self.partitions as u64) << 32 ^ buckets as u64
     }
@@ -90,12 +97,12 @@ impl Root {
         HEADER_LEN + participant as u64 * PARTICIPANT_LEN
     }
 
-    /// A slot of the table of pins.
+    /// The offset of a slot of the pin table.
     pub(in crate::store) fn pin(self, slot: usize) -> u64 {
         self.partition(self.partitions) + (slot * PIN_WORDS * 8) as u64
     }
 
-    /// The top of a class's stack of free blocks.
+    /// The offset of the word that names the top of a class's free list.
     pub(in crate::store) fn stack(self, class: usize) -> u64 {
         self.participant(PARTICIPANTS) + class as u64 * CLASS_LEN
     }
@@ -105,7 +112,7 @@ impl Root {
     }
 }
 
-/// The size of the blocks of a class, in bytes: a multiple of 16, and of 64 from 256 bytes on.
+/// The size of the blocks of a class in bytes: a multiple of 16, and of 64 from 256 bytes on.
 pub(in crate::store) fn class_size(class: usize) -> u64 {
     if class == TOMBSTONES {
         return 64;
@@ -113,17 +120,17 @@ pub(in crate::store) fn class_size(class: usize) -> u64 {
     (64 << (class / 4)) + (class as u64 % 4) * (16 << (class / 4))
 }
 
-/// The smallest class whose blocks have at least `len` bytes; `None` beyond the largest.
+/// The smallest class with blocks of at least `len` bytes; `None` beyond the largest class.
 pub(in crate::store) fn class_of(len: u64) -> Option<usize> {
-    // The doubling first, then the quarter in it, rounded up.
+    // First the doubling, then the quarter inside it, rounded up.
     let doubling = (len.max(64) / 64).ilog2();
     let quarter = (len.max(64) - (64 << doubling)).div_ceil(16 << doubling);
     let class = doubling as usize * 4 + quarter as usize;
     (class < CLASSES).then_some(class)
 }
 
-/// An index node: `next`, the head word, and `hash << 32 | key length << 16 | holder`, then the
-/// key.
+/// An index node: the offset of the next node, the head word, `hash << 32 | key length << 16 |
+/// holder`, and the key. This is the offset of the first of these words.
 pub(in crate::store) const NODE_NEXT: u64 = 0;
 
 pub(in crate::store) const NODE_HEAD: u64 = 8;
@@ -132,40 +139,44 @@ pub(in crate::store) const NODE_WORD: u64 = 16;
 
 pub(in crate::store) const NODE_KEY: u64 = 24;
 
-/// A value block's header, four words: the counter of its version (in a free block: the next one);
-/// who wrote it; its length, flags and holder; the key's owner.
+/// The length of a value block's header, four words: the version counter (in a free block, the
+/// offset of the next free block); the writer; length, flags and holder; checksum and owner of the
+/// key.
 pub(in crate::store) const BLOCK_HEADER_LEN: u64 = 32;
 
-/// In free blocks, value blocks and nodes alike: the word whose lower 16 bits name the *holder*,
-/// plus 1.
+/// The word that names the *holder* in its lower 16 bits, as its number plus 1. It lies at this
+/// offset in free blocks, value blocks and nodes alike.
 pub(in crate::store) const BLOCK_HOLDER: u64 = 16;
 
+/// The bits of the word at [`BLOCK_HOLDER`] that name the holder.
 pub(in crate::store) const HOLDER_MASK: u64 = 0xffff;
 
-/// The holder of a block: who may use it again when no head names it. 0 is nobody: it is on its
-/// replica's stack.
+/// The holder bits for a member. The holder of a block is the member that may reuse the block when
+/// no head word names it. 0 means that no member holds the block: it is on the free list of its
+/// replica.
 pub(in crate::store) fn holder(member: MemberId) -> u64 {
     u64::from(member.0) + 1
 }
 
-/// Where the value begins: behind the header, for large values at a multiple of 64 so that copies
-/// are fast.
+/// The offset of the value in its block: behind the header, and for large values at a multiple of
+/// 64, so that copying is fast.
 pub(in crate::store) fn value_start(value_len: u64) -> u64 {
     if value_len >= 512 { 64 } else { BLOCK_HEADER_LEN }
 }
 
-/// What a value block is.
+/// The kind of a value block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Kind {
-    /// A version: what is in it is the key's value.
+    /// A version: the block holds the value of the key.
     Plain = 0,
-    /// The key is part of a transaction that is under way: what is in it is the value before and
-    /// the one after.
+    /// The key is a part of an undecided transaction: the block holds the old value and the new
+    /// value.
     Provisional = 1,
-    /// A transaction did not happen: what is in it is the version before it, with its number.
+    /// A transaction was aborted: the block holds the version before it, with the number of that
+    /// version.
     Restored = 2,
-    /// The value is lost: it was damaged when it was salvaged. Until that is accepted, whoever asks
-    /// is told so.
+    /// The value is lost, since it was damaged when it was salvaged. Calls on the key return an
+    /// error until the loss is accepted.
     Lost = 3,
 }
 
@@ -173,20 +184,21 @@ pub(in crate::store) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Block {
     pub(in crate::store) counter: u64,
-    /// The member that wrote it, which of its participants, and the lower 46 bits of that
-    /// participant's operation number.
+    /// The member that wrote the version.
     pub(in crate::store) writer: MemberId,
+    /// The participant of that member through which the write ran.
     pub(in crate::store) participant: usize,
+    /// The lower 46 bits of that participant's operation number.
     pub(in crate::store) operation: u64,
     pub(in crate::store) len: u64,
     pub(in crate::store) is_deleted: bool,
-    /// See `tx`.
+    /// Kinds other than plain belong to transactions and to salvage.
     pub(in crate::store) kind: Kind,
-    /// See [`BLOCK_HOLDER`].
+    /// The holder bits; see [`BLOCK_HOLDER`].
     pub(in crate::store) holder: u64,
     /// The member that owns the key.
     pub(in crate::store) owner: MemberId,
-    /// 48 bits, see `checksum.rs`; 0 without checksums.
+    /// A checksum of 48 bits, see `record/checksum.rs`; 0 without checksums.
     pub(in crate::store) checksum: u64,
 }
 
@@ -203,7 +215,7 @@ impl Block {
         Version { counter: self.counter, writer: self.writer }
     }
 
-    /// Which write made it.
+    /// The identity of the write that made the version.
     pub(in crate::store) fn identity(&self) -> (u64, MemberId, usize, u64) {
         (self.counter, self.writer, self.participant, self.operation)
     }
@@ -270,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_has_the_smallest_class() {
+    fn every_length_gets_the_smallest_sufficient_class() {
         for len in (0..5000).chain([1 << 20, (1 << 20) + 1, 1 << 30, (1 << 30) + 64]) {
             let class = class_of(len).unwrap();
             assert!(class_size(class) >= len && class_size(class).is_multiple_of(16));
@@ -284,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_header_keeps_what_it_is_given() {
+    fn a_block_header_survives_encoding() {
         let block = Block {
             counter: 1 << 50,
             writer: MemberId(4095),
@@ -354,7 +366,7 @@ mod tests {
         assert_eq!((0..5).map(class_size).collect::<Vec<_>>(), [64, 80, 96, 112, 128]);
     }
 
-    /// The words of a block's header, bit by bit.
+    /// The words of a block's header have the documented bits.
     #[test]
     fn a_block_header_is_laid_out_as_documented() {
         let block = Block {
