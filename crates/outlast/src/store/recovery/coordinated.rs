@@ -12,6 +12,10 @@
 //! operation finds the gate closed, or *close_gate* finds the operation in flight. The count of
 //! recoveries changes under the lock of `Gate::deaths`, so [`RecoveryState::update_gate`] cannot
 //! close the gate for a revocation that a recovery has answered.
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/coordinated-recovery.md")
+)]
 
 use crate::engine::{MemberId, MemberSet, Time, View};
 use crate::rma;

@@ -54,6 +54,10 @@
 //! decide and resolve what they meet. Its heir ends all its intents, and deletes them. If a member
 //! dies while it ends the transaction of another member, the next member repeats the step. If a
 //! partition with an intent or with a key is lost, the committer returns `DataLost`.
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/transactions.md")
+)]
 
 pub(in crate::store) mod cleanup;
 pub(in crate::store) mod commit;
