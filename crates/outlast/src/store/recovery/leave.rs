@@ -226,7 +226,7 @@ mod tests {
     /// A new replica is not filled while a member may still write by the old list, from *announce*
     /// to *hand_over*.
     #[test]
-    fn copies_are_handed_on_only_when_all_know() {
+    fn new_replicas_fill_only_after_every_member_has_acknowledged() {
         let leaving = Leavers::default();
         let replicas = [MemberId(0), MemberId(1), MemberId(2)];
         assert!(leaving.may_fill(&replicas));
@@ -244,7 +244,7 @@ mod tests {
     /// member either.
     #[cfg(feature = "sim")]
     #[test]
-    fn what_was_given_up_is_so_to_those_who_do_not_know_of_a_leaver() {
+    fn an_accepted_loss_holds_for_a_member_that_has_not_heard_of_a_leaver() {
         use crate::engine::Fault;
         use crate::engine::sim::{self, Options as SimOptions};
         use crate::job::Job;

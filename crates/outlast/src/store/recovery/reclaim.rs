@@ -296,7 +296,7 @@ mod tests {
     /// (The member that dies writes nothing itself: a block that it had just swapped out, without
     /// becoming its holder, would be forgotten.)
     #[test]
-    fn nobody_forgets_a_block_when_a_view_changes() {
+    fn no_block_is_forgotten_when_a_view_changes() {
         let mut deaths = 0;
         for seed in 0..100 {
             let options = SimOptions::new(5, seed).link(Link::Memory);
