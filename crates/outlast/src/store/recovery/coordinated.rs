@@ -1,51 +1,21 @@
-//! Global mode: the first death stops everybody, and all recover together; docs/protocol.md,
-//! "Global mode".
+//! Coordinated recovery (global mode): the first death closes the gate at all members, and all
+//! members recover together.
 //!
-//! Below is the same store: copies, reconciling, repair and transactions work as in localized mode.
-//! What this module adds is a gate that all calls pass, closed from the first death on (or from
-//! [`Store::revoke`] on), and the recovery that opens it again. The members of the store have a
-//! communicator; its agreements tell all of them the same, whoever dies when, so that all take the
-//! same way through the table.
+//! Replication, reconciling, repair and transactions work as in localized mode. This module watches
+//! the gate of [`crate::store::operation::gate`], and has a member's share of the steps
+//! *close_gate*, *repair* and *open_gate*. `api::recover` runs all steps in order. The members of
+//! the store have a communicator. Its agreements have an identical result at all members
+//! ([`crate::rma`]), so no member goes another way than the others.
 //!
-//! | | step, at each living member | true before | true afterwards | dies or is stopped here |
-//! |---|---|---|---|---|
-//! | G1 | close the gate, revoke the communicator, wait until the own operations and decisions that were under way have ended, and what was not answered in time has landed (`late`) | | this member changes nothing any more | nothing has happened; the others wait for it in G2, until it is dead or their time limit is over |
-//! | G2 | shrink the communicator | | all who are in the new one are through G1: *nobody* changes anything, and its identity is the name of this attempt | as G1 |
-//! | G3 | wait until the own partitions have all their copies and the transactions of the dead are ended; agree that it is so everywhere | the group is that of the new communicator | min(R, living) copies, no provisional version of the dead or of an earlier attempt | a member of the group is dead: all are told so by the agreement, and go back to G2 |
-//! | G4 | run the procedure: it reads the state before and keeps its changes to itself | nothing is provisional | | as G3, found at G6 |
-//! | G5 | X1 and X2 for its changes, with an intent that says *joined to this attempt* instead of pending | | readers see the values before | an intent that is not decided: its heir, or the next attempt, rolls it back |
-//! | G6 | agree that all are prepared | everyone has done G5, or says that it failed | all know whether to go on | as G3, and all roll back what they have prepared |
-//! | G7 | decide: the *recovery_decision*, one record of the store, says committed for this attempt unless it says something for it already | all are prepared | **the recovery has happened, at all members**, or never will; whoever finds a provisional version of a joined intent looks there | its heir finishes what it has prepared, by the recovery_decision; the death is the next one |
-//! | G8 | X5 for the own changes; open the gate | the recovery_decision is stable | back to normal | as G7 |
-//!
-//! *One answer.* A survivor branches only on what an agreement returned, which is the same at all
-//! (see `rma::agreement`), and on the recovery_decision, which is written once for each attempt:
-//! the first who writes it decides, and the next attempt begins only when all members of this one
-//! have come back to G2. Somebody whose time limit is over in G6 says *aborted* in the
-//! recovery_decision, if nothing is there, and so knows: either all lose, or the others had decided
-//! and it has happened here too. One who was stopped for long and wakes up finds the
-//! recovery_decision, or finds the agreement broken, and in both cases goes back to G2 with the
-//! others.
-//!
-//! *Who comes back with another step.* After a timeout a member begins again at G2, where the
-//! others may be at G3 or G6: then some shrink and some agree, which the agreement tells all of
-//! them, and all begin again at G2.
-//!
-//! *The name of an attempt* is the identity of the communicator, which no other had or will have.
-//! An intent that is joined to an attempt for which the recovery_decision has nothing is not
-//! decided. The recovery_decision is overwritten by the next attempt, which is why G3 waits for the
-//! end of all intents that are joined to an earlier one.
-//!
-//! *Loss.* Nobody waits in G1 or G3 for an intent that is lost: it cannot be found any more, and
-//! its keys are rolled back once the loss is accepted. If the recovery_decision is lost, G3 says
-//! `DataLost` until that is accepted, and the intents that are joined to its attempt stay in the
-//! way of G3 until they are ended after that: whoever met one later would ask for its
-//! recovery_decision, and write one over that of a later recovery.
-//!
-//! *Why nobody reads past it.* Validating (X3) is needed where others may change what a transaction
-//! only read. From G2 to G7 nobody changes anything: whoever began to write has ended (G1), in
-//! every living member, and others find the gate closed after they have entered the operation. The
-//! dead write nothing after the view has them.
+//! Orderings: `Gate::below` is stored SeqCst. An operation makes its counter odd and then loads
+//! `below`. *close_gate* stores 0 and then loads the counters. In a single total order either the
+//! operation finds the gate closed, or *close_gate* finds the operation in flight. The count of
+//! recoveries changes under the lock of `Gate::deaths`, so [`RecoveryState::update_gate`] cannot
+//! close the gate for a revocation that a recovery has answered.
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/coordinated-recovery.md")
+)]
 
 use crate::engine::{MemberId, MemberSet, Time, View};
 use crate::rma;
@@ -60,12 +30,14 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long to wait before looking again whether this member is quiet and its copies are complete,
-/// and what that becomes.
+/// The first pause between two looks at a condition that this member waits for. It doubles with
+/// each look.
 const PATIENCE: Duration = Duration::from_micros(50);
 
+/// The longest pause between two looks.
 const PATIENCE_MAX: Duration = Duration::from_millis(20);
 
+/// The error of the store for an error of a communicator.
 pub(in crate::store) fn rma_error(error: rma::Error) -> StoreError {
     match error {
         rma::Error::Timeout { member, limit, .. } => StoreError::Timeout { member, limit },
@@ -75,15 +47,16 @@ pub(in crate::store) fn rma_error(error: rma::Error) -> StoreError {
 }
 
 impl Coordinated {
+    /// The communicator of the members of the store; `None` in localized mode.
     pub(in crate::store) fn communicator(&self) -> Option<Communicator> {
         lock(&self.communicator).clone()
     }
 }
 
 impl RecoveryState {
-    /// Closes the gate if there is a death that the store has not recovered from, or if the
-    /// communicator is revoked; whoever left on purpose has handed its copies on, and stops nobody.
-    /// The background calls it whenever the bell rings.
+    /// Closes the gate if the store has not recovered from a death, or if the communicator is
+    /// revoked. A member that left on purpose has handed over its replicas, and closes no gate. The
+    /// background calls this function whenever the bell rings.
     pub(in crate::store) fn watch_gate(&self) {
         let gate = &self.gate;
         if gate.mode == Mode::Localized || gate.is_closed() {
@@ -100,16 +73,17 @@ impl RecoveryState {
         self.update_gate(&view, is_revoked, recoveries);
         if gate.is_closed() {
             tracing::info!(dead = %view.dead, "the store is revoked: all members have to recover");
-            // Those who wait.
+            // The bell wakes the calls that wait: they find the gate closed.
             let _ = self.job.ring(self.me());
         }
     }
 
-    /// `is_revoked`: the communicator was, when there had been so many recoveries.
+    /// Opens or closes the gate for a view. `is_revoked` says whether the communicator was revoked
+    /// when this member had seen this number of recoveries.
     pub(in crate::store) fn update_gate(&self, view: &View, is_revoked: bool, recoveries: u64) {
         let gate = &self.gate;
         let mut deaths = lock(&gate.deaths);
-        // The last recovery was from that, if another thread has recovered meanwhile.
+        // If another thread has recovered meanwhile, its recovery has answered the revocation.
         let is_revoked = is_revoked && recoveries == gate.recoveries();
         let is_known = |dead: MemberId| deaths.recovered.contains(dead) || view.left.contains(dead);
         deaths.is_closed |= is_revoked || !view.dead.iter().all(is_known);
@@ -120,7 +94,8 @@ impl RecoveryState {
         gate.below.store(below, Ordering::SeqCst);
     }
 
-    /// G1.
+    /// *close_gate*: closes the gate, revokes the communicator, and waits until this member's
+    /// operations and decisions have ended and its stragglers have landed.
     pub(in crate::store) fn close_gate(
         &self,
         communicator: &Communicator,
@@ -139,7 +114,7 @@ impl RecoveryState {
             let readers = lock(&self.gate.readers).clone();
             let has_drained = in_flight.is_over(self, &readers)?;
             let is_quiet = has_drained && !self.transactions.is_committing();
-            // After that: whoever leaves its operation has noted before what may still land.
+            // The stragglers are checked last: an operation announces its straggler before it ends.
             match self.straggling_replica() {
                 None => Ok(is_quiet.then_some(())),
                 Some(member) => Err(StoreError::Timeout { member, limit: self.job.time_limit() }),
@@ -147,7 +122,7 @@ impl RecoveryState {
         })
     }
 
-    /// Looks until there is an answer.
+    /// Calls `look` until it has an answer. `whom` is the member that a timeout names.
     fn poll_until<T>(
         &self,
         until: Time,
@@ -160,7 +135,7 @@ impl RecoveryState {
             match look() {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => {}
-                // Somebody is stopped, and may go on in time.
+                // The member is stopped, and may resume in time.
                 Err(StoreError::Timeout { member, .. }) => whom = member,
                 Err(error) => return Err(error),
             }
@@ -176,8 +151,9 @@ impl RecoveryState {
         }
     }
 
-    /// G3, this member's part: whether all is reconciled and repaired; not if a member of the group
-    /// is dead.
+    /// This member's share of *repair*: waits until its partitions have all replicas, and until it
+    /// has ended the transactions that it has to end. Returns `false` if a member of the group is
+    /// dead.
     pub(in crate::store) fn wait_until_repaired(
         &self,
         group: &[MemberId],
@@ -192,8 +168,8 @@ impl RecoveryState {
             if !gone.is_subset(&view.dead) {
                 return Ok(None);
             }
-            // If that is lost, what is joined to its attempt cannot be ended before the loss is
-            // accepted.
+            // If the recovery decision is lost, the intents that are joined to its attempt cannot
+            // be ended before the loss is accepted.
             self.recovery_decision()?;
             if !self.are_orphaned_intents_ended(&view) {
                 return Ok(None);
@@ -205,7 +181,7 @@ impl RecoveryState {
         })
     }
 
-    /// G8: calls go through again, unless somebody has died meanwhile.
+    /// *open_gate*: lets calls through again, unless another member has died meanwhile.
     pub(in crate::store) fn open_gate(&self, recovered: MemberSet) {
         let gate = &self.gate;
         let view = self.job.view();
@@ -222,7 +198,7 @@ impl RecoveryState {
         let _ = self.job.ring(self.me());
     }
 
-    /// Whether calls that list keys go through although the gate is closed: nobody changes
+    /// Whether calls that list keys pass the closed gate: during the procedures no member changes
     /// anything.
     pub(in crate::store) fn is_in_procedure(&self) -> bool {
         self.coordinated.is_in_procedure.load(Ordering::SeqCst)

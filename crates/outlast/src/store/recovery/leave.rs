@@ -1,24 +1,18 @@
-//! Leavers: this member's copies are handed on before it goes: docs/protocol.md, "Leavers".
+//! Leaving: a leaver hands over its replicas before its membership ends.
 //!
-//! A member that leaves stays a replica, and may stay the primary, of what it holds, but no longer
-//! counts as one of the R: placement gives its partitions one replica more, which is filled from it
-//! or from others like any new replica.
+//! A leaver remains a replica, and may remain the primary, of the partitions that it holds, but
+//! does not count among the R replicas. Placement gives these partitions an additional replica,
+//! which is filled like any new replica. The background takes *announce*, *acknowledge* and
+//! *hand_over*. The call [`RecoveryState::leave`] takes *wait* and *end*. Members leave in
+//! sequence: `api::leave` takes a lock in the store before *announce*.
 //!
-//! | | step | dies or stops here |
-//! |---|---|---|
-//! | V1 | tell all living members | whoever knows has one replica more in its lists; dead, it is a death as any other |
-//! | V2 | each member notes it, waits until its own operations of before have ended, and answers | the leaver waits for the answer, or for the death, of each |
-//! | V3 | all have answered: nobody writes by the old lists any more; tell all to fill the new replicas | as V1 |
-//! | V4 | wait until the replicas that stay are complete, of every partition that it is a replica of | as V1; R copies are without the leaver |
-//! | V5 | end the membership; the others see a death that is marked as left | |
-//!
-//! Members leave one after the other: V0 is a lock in the store, which is held until the leaver is
-//! gone.
-//!
-//! Between V1 and V3 some members write by the old lists and some by the new ones. The
-//! configuration numbers differ, so reconciling seals what is written under the new one; and no new
-//! replica begins to fill before V3, since a writer of the old list does not look at it. For the
-//! same reason repair of the leaver's partitions rests between V1 and V3.
+//! Orderings: [`RecoveryState::record_leaver`] raises `Leavers::version` and forgets the
+//! configurations with the old lists, all SeqCst and before it loads the operation counters. In a
+//! single total order an operation either makes its counter odd before that load, and is waited
+//! for, or begins later and computes the new lists. The fence keeps the load of the view for the
+//! new lists behind the new version. `is_closed` is stored SeqCst before the gate is closed for
+//! ever, so a call that the gate turns away finds the store closed.
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/leaving.md"))]
 
 use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -31,16 +25,18 @@ use crate::sync::lock;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// How often to look whether operations have ended or copies are complete.
+/// The first pause between two looks whether operations have ended or replicas are complete.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What that becomes when it takes long.
+/// The longest pause between two looks. Pauses double up to this.
 const PATIENCE_MAX: Duration = Duration::from_millis(50);
 
-/// How often to tell those again who have not answered.
+/// How often a leaver repeats its message to members that have not answered.
 const REMIND: Duration = Duration::from_secs(1);
 
 impl RecoveryState {
+    /// Leaves the job: lets the background announce and hand over, waits until the replicas that
+    /// stay are complete, then ends the membership.
     pub(in crate::store) fn leave(&self, deadline: Time) -> StoreResult<()> {
         let (job, me) = (&self.job, self.me());
         if self.is_closed.load(Ordering::Acquire) {
@@ -49,7 +45,7 @@ impl RecoveryState {
         let began = job.now();
         let mut pause = PATIENCE;
         lock(&self.leavers.own).is_leaving = true;
-        // V1 to V3 are the background's.
+        // The background takes *announce*, *acknowledge* and *hand_over*.
         job.ring(me).map_err(engine_error)?;
         loop {
             let bell = job.bell();
@@ -72,20 +68,19 @@ impl RecoveryState {
             job.park(bell, deadline.min(now.after(pause)));
             pause = (pause * 2).min(PATIENCE_MAX);
         }
-        // V5.
+        // *end*.
         self.is_closed.store(true, Ordering::SeqCst);
         self.gate.close_for_ever();
         job.leave().map_err(engine_error)
     }
 
-    /// A living member that has not answered yet.
+    /// A living member that has not acknowledged this leaver yet.
     fn not_acknowledged(&self) -> Option<MemberId> {
         let noted = lock(&self.leavers.own).noted.clone();
         self.job.view().living().find(|&member| !noted.contains(member))
     }
 
-    /// V4: a replica that is to stay and is not complete, of a partition that this member is a
-    /// replica of.
+    /// *wait*: a replica that stays and is not complete, in a partition that this member holds.
     pub(in crate::store) fn incomplete_replica(&self) -> StoreResult<Option<MemberId>> {
         let leaving = self.leavers.members();
         for partition in 0..self.placement.partitions {
@@ -111,8 +106,8 @@ impl RecoveryState {
         Ok(None)
     }
 
-    /// V2: notes that a member leaves; the answer follows when the operations of this member have
-    /// ended.
+    /// *acknowledge*: records a leaver. The answer follows when the operations of this member that
+    /// began before have ended.
     pub(in crate::store) fn record_leaver(&self, member: MemberId) {
         let is_new = {
             let mut members = lock(&self.leavers.members);
@@ -123,7 +118,7 @@ impl RecoveryState {
         if is_new {
             tracing::info!(member = member.0, "a member is leaving");
             fence(Ordering::SeqCst);
-            // Whoever begins from here on computes the replicas anew.
+            // An operation that begins from here on computes the replicas again.
             let view = self.job.view();
             for (number, partition) in self.partitions.iter().enumerate() {
                 if let Some(first) = partition.first.get() {
@@ -131,20 +126,21 @@ impl RecoveryState {
                 }
             }
         }
-        // The own memory fails only when this member has ended: then no operation is left to wait
-        // for.
+        // A load of the own segment fails only when this member has ended. Then there is no
+        // operation to wait for.
         let in_flight = Quiescence::begin(self).unwrap_or_default();
         lock(&self.leavers.due).push((member, in_flight));
         let _ = self.job.ring(self.me());
     }
 
-    /// A member has noted that this one leaves.
+    /// Records that a member has acknowledged this leaver.
     pub(in crate::store) fn record_acknowledgement(&self, from: MemberId) {
         lock(&self.leavers.own).noted.insert(from);
         let _ = self.job.ring(self.me());
     }
 
-    /// V3: a member hands its copies on.
+    /// *hand_over*: records that all members have acknowledged a leaver. Its new replicas may fill
+    /// from now on.
     pub(in crate::store) fn hand_over(&self, from: MemberId) {
         if lock(&self.leavers.handed).insert(from) {
             tracing::debug!(member = from.0, "the copies of a member that leaves are handed on");
@@ -152,14 +148,15 @@ impl RecoveryState {
         }
     }
 
-    /// The background's part; when it wants to run again.
+    /// The background's share: answers leavers, and takes the steps of this member's own leaving.
+    /// Returns when to run again.
     pub(in crate::store) fn leave_some(&self) -> Time {
         let answers = self.answer_leavers();
         let own = self.lead_own();
         answers.min(own)
     }
 
-    /// Answers those who leave once the operations of before have ended.
+    /// Answers each leaver once the operations of this member that began before have ended.
     fn answer_leavers(&self) -> Time {
         let due = std::mem::take(&mut *lock(&self.leavers.due));
         if due.is_empty() {
@@ -172,7 +169,7 @@ impl RecoveryState {
             } else if member == self.me() {
                 self.record_acknowledgement(member);
             } else {
-                // If it does not hear it, it asks again.
+                // If the answer does not arrive, the leaver asks again.
                 let _ = self.job.send(member, PORT, &Message::Noted.encode());
             }
         }
@@ -181,7 +178,7 @@ impl RecoveryState {
         if is_done { Time::NEVER } else { self.job.now().after(PATIENCE) }
     }
 
-    /// V1 and V3 of this member's own leaving.
+    /// *announce* and *hand_over* of this member's own leaving. Returns when to run again.
     fn lead_own(&self) -> Time {
         if !lock(&self.leavers.own).is_leaving {
             return Time::NEVER;
@@ -210,7 +207,7 @@ impl RecoveryState {
         let noted = lock(&self.leavers.own).noted.clone();
         for member in view.living().filter(|&member| member != me) {
             if is_handing || !noted.contains(member) {
-                // Whoever does not hear it is told again.
+                // A member that does not get the message is told again.
                 let _ = self.job.send(member, PORT, &note.encode());
             }
         }
@@ -226,10 +223,10 @@ mod tests {
     use crate::store::Store;
     use crate::store::operation::leavers::Leavers;
 
-    /// New replicas of a partition are not filled while somebody may still write by the list of
-    /// before: from V1 to V3.
+    /// A new replica is not filled while a member may still write by the old list, from *announce*
+    /// to *hand_over*.
     #[test]
-    fn copies_are_handed_on_only_when_all_know() {
+    fn new_replicas_fill_only_after_every_member_has_acknowledged() {
         let leaving = Leavers::default();
         let replicas = [MemberId(0), MemberId(1), MemberId(2)];
         assert!(leaving.may_fill(&replicas));
@@ -242,11 +239,12 @@ mod tests {
         assert!(!leaving.may_fill(&replicas), "the next one");
     }
 
-    /// A member that has not heard yet that another one leaves has the lists, and numbers, of
-    /// before. What that one, as the first replica, has given up meanwhile is not lost to it.
+    /// A member that has not heard of a leaver yet uses the old lists and numbers. If the leaver,
+    /// as the first replica, has accepted a loss meanwhile, the partition is not lost for that
+    /// member either.
     #[cfg(feature = "sim")]
     #[test]
-    fn what_was_given_up_is_so_to_those_who_do_not_know_of_a_leaver() {
+    fn an_accepted_loss_holds_for_a_member_that_has_not_heard_of_a_leaver() {
         use crate::engine::Fault;
         use crate::engine::sim::{self, Options as SimOptions};
         use crate::job::Job;

@@ -1,22 +1,15 @@
-//! Loss: which partitions have no complete copy left, and giving them up: docs/protocol.md, "Loss".
+//! Loss: partitions without a complete replica, and the acceptance of their loss.
 //!
-//! A lost partition is given up by its first replica, in the configuration c in which it is lost,
-//! whoever asks for it:
+//! The first replica of a lost partition accepts the loss, no matter which member asks. A member
+//! that asks sends a message and waits. If the view changes, it asks again. Two lives of a
+//! partition stay apart because *enter* reads the states of all replicas under a single view: of
+//! two members with different views, each has to read the state of a member that the other view
+//! knows to be dead.
 //!
-//! | | step | dies or stops here |
-//! |---|---|---|
-//! | A1 | enter c: look at the state of every replica and config_number it with c. One is complete: not lost, done | nothing has happened; the next who asks asks the first replica of the next configuration |
-//! | A2 | own state: swap `filling(c)` for `absent(c)` | the replica has nothing, as before; what it held was incomplete |
-//! | A3 | a new, empty index; raise the floor of versions to c << 48 | nobody looks at an absent replica |
-//! | A4 | swap `absent(c)` for `complete(d - 1)`, where d is c without those who are leaving | **the partition lives again**, empty; the other replicas fill from it |
-//!
-//! A member that asks sends a message and waits; if the view changes it asks again. That all
-//! replicas were asked under one view (A1) is what keeps two lives apart: of two members with
-//! different views each has to ask one whom the other knows to be dead.
-//!
-//! A late participant of the old life can have one operation under way, at an address that it
-//! learned before: the index is new, so nothing of the new life is there. The counters of the old
-//! life began at a smaller configuration.
+//! A late operation of the old life has at most a single access in flight, at an address that it
+//! learned before. The index is new, so nothing of the new life is at that address. The version
+//! counters of the old life began at a smaller configuration number.
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/loss.md"))]
 
 use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -35,25 +28,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// When to look again for lost partitions if some member did not answer.
+/// The pause before the next look for lost partitions, if a member did not answer or a partition is
+/// being salvaged.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// A function of the program that is called with the lost partitions.
 type Listener = Arc<dyn Fn(&[usize]) + Send + Sync>;
 
 /// What a member keeps about loss.
+///
+/// Orderings: `told` is stored with Release and loaded with Acquire. The background stores the
+/// epoch and then reads the damaged partitions under their lock. A thread that records damage
+/// inserts it under that lock and then stores `u64::MAX`. If the background has not seen the
+/// damage, the lock orders its store before the store of `u64::MAX`, and the listeners are called
+/// again.
 pub(in crate::store) struct Loss {
-    /// Partitions that this member, as their first replica, is asked to give up, and by whom.
+    /// The partitions whose loss this member is asked to accept, as their first replica, each with
+    /// the member that asks.
     wanted: Mutex<Vec<(MemberId, usize)>>,
-    /// What first replicas could not do, until the one who asked has seen it.
+    /// Why a first replica could not accept the loss of a partition, until the call that asked has
+    /// read it.
     refusals: Mutex<BTreeMap<usize, StoreError>>,
     pub(in crate::store) listeners: Mutex<Vec<Listener>>,
-    /// The epoch under which the listeners were told last.
+    /// The epoch under which the listeners were called last; `u64::MAX` to call them again.
     told: AtomicU64,
 }
 
 impl Default for Loss {
     fn default() -> Loss {
-        // At open nothing is lost.
+        // When the store is opened, no partition is lost.
         let told = AtomicU64::new(0);
         Loss {
             wanted: Mutex::default(),
@@ -67,10 +70,11 @@ impl Default for Loss {
 impl RecoveryState {
     /// Whether a partition is lost.
     fn is_lost(&self, partition: usize) -> StoreResult<bool> {
-        // What is being salvaged is not lost, or not yet.
+        // A partition that is being salvaged is not lost, or not yet.
         Ok(self.fate(partition)? == Fate::Lost)
     }
 
+    /// The lost partitions.
     pub(in crate::store) fn lost_partitions(&self) -> StoreResult<Vec<usize>> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -84,7 +88,7 @@ impl RecoveryState {
         Ok(lost)
     }
 
-    /// Asks the first replica of a lost partition to give it up, and waits until the partition
+    /// Asks the first replica of a lost partition to accept the loss, and waits until the partition
     /// lives again.
     pub(in crate::store) fn accept_loss(&self, partition: usize) -> StoreResult<()> {
         let job = &self.job;
@@ -113,20 +117,22 @@ impl RecoveryState {
                 } else {
                     let note = Message::Accept { partition: partition as u64 };
                     match job.send(first, PORT, &note.encode()) {
-                        // Its death changes the view, and the next replica is asked.
+                        // The death of the first replica changes the view, and the next first
+                        // replica is asked.
                         Ok(()) | Err(crate::engine::Error::Dead { .. }) => {}
                         Err(error) => return Err(engine_error(error)),
                     }
                 }
             }
-            // Whoever waits serves; a listener that accepts is itself the background.
+            // A call that waits also serves messages and accepts losses: a listener that calls this
+            // function runs in the background itself.
             self.serve_messages();
             self.accept_some();
             job.park(bell, until);
         }
     }
 
-    /// Notes that keys of a partition are lost, and has the listeners told, if it is news.
+    /// Records that keys of a partition are lost. If that is news, the listeners are called.
     pub(in crate::store) fn record_damage(&self, partition: usize) {
         if partition < self.placement.partitions && self.salvage.add_damaged(partition) {
             self.loss.told.store(u64::MAX, Ordering::Release);
@@ -134,7 +140,7 @@ impl RecoveryState {
         }
     }
 
-    /// The keys of a partition that are lost though it lives: none if it is lost as a whole.
+    /// The damaged keys of a partition that lives. There are none if the whole partition is lost.
     pub(in crate::store) fn keys_damaged(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
         match self.keys_marked(partition) {
             Err(StoreError::DataLost { .. }) => Ok(Vec::new()),
@@ -142,7 +148,7 @@ impl RecoveryState {
         }
     }
 
-    /// Notes that this member is asked to give up a partition.
+    /// Records that this member is asked to accept the loss of a partition.
     pub(in crate::store) fn want_acceptance(&self, from: MemberId, partition: usize) {
         if partition < self.placement.partitions {
             lock(&self.loss.wanted).push((from, partition));
@@ -150,7 +156,7 @@ impl RecoveryState {
         }
     }
 
-    /// Notes that a first replica could not give up a partition.
+    /// Records that a first replica could not accept the loss of a partition.
     pub(in crate::store) fn acceptance_refused(
         &self,
         from: MemberId,
@@ -161,8 +167,8 @@ impl RecoveryState {
         lock(&self.loss.refusals).insert(partition, error);
     }
 
-    /// Gives up the partitions that this member was asked for. Only one activity at a time makes
-    /// indexes here.
+    /// Accepts the losses that this member was asked to accept. A single activity of a member makes
+    /// indexes at a time.
     pub(in crate::store) fn accept_some(&self) {
         loop {
             if lock(&self.loss.wanted).is_empty() || !self.begin_indexes() {
@@ -177,12 +183,12 @@ impl RecoveryState {
                     tracing::warn!(partition, "a lost partition was given up");
                     self.schedule_repair(partition);
                     let note = Message::Fill { partition: partition as u64 }.encode();
-                    // Whoever does not hear it is reminded by repair.
+                    // Repair reminds a replica that does not get this message.
                     others.iter().for_each(|&replica| drop(self.job.send(replica, PORT, &note)));
                     Message::Accepted { partition: partition as u64 }
                 }
-                // Not this member's business: whoever asked learns of the newer view and asks
-                // another.
+                // Another member is the first replica. The member that asked learns of the newer
+                // view and asks that member.
                 Ok(None) => continue,
                 Err(StoreError::Closed) => return,
                 Err(error) => {
@@ -198,7 +204,8 @@ impl RecoveryState {
         }
     }
 
-    /// Tells the listeners, once for each epoch; when to run again.
+    /// Calls the listeners, once for each epoch and again after new damage. Returns when to run
+    /// again.
     pub(in crate::store) fn notify_of_loss(&self) -> Time {
         let epoch = self.job.epoch();
         let listeners = lock(&self.loss.listeners).clone();
@@ -211,13 +218,14 @@ impl RecoveryState {
         if fates.contains(&Fate::Pending) {
             return self.job.now().after(PATIENCE);
         }
-        // First: what is noted from here on is told the next time.
+        // Stored before the damage is read: damage that is recorded from here on is reported the
+        // next time.
         self.loss.told.store(epoch.0, Ordering::Release);
         let mut lost: Vec<usize> =
             (0..fates.len()).filter(|&partition| fates[partition] == Fate::Lost).collect();
         for partition in self.salvage.damaged() {
             match self.keys_damaged(partition) {
-                // Somebody has given them up.
+                // The loss of these keys was accepted.
                 Ok(keys) if keys.is_empty() => {}
                 Ok(_) => lost.push(partition),
                 Err(_) => {
@@ -229,7 +237,8 @@ impl RecoveryState {
         lost.sort_unstable();
         lost.dedup();
         if !lost.is_empty() {
-            // These are the program's, and wait as long as its calls do.
+            // The listeners belong to the program. Their calls wait as long as calls of the program
+            // do.
             self.set_background(false);
             listeners.iter().for_each(|listener| listener(&lost));
             self.set_background(true);
@@ -237,7 +246,7 @@ impl RecoveryState {
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }
 
-    /// What incomplete replicas of a partition have in their index: keys that were there at some
+    /// The keys in the indexes of the filling replicas of a partition: keys that existed at some
     /// time.
     pub(in crate::store) fn keys_left(
         &self,
@@ -266,15 +275,16 @@ impl RecoveryState {
         if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 
-    /// A1 to A4. The other replicas, which are to fill now; none if the partition was not lost;
-    /// `None` if another one is the first replica.
+    /// The steps *enter* to *complete*. Returns the other replicas, which fill now. The list is
+    /// empty if the partition was not lost. Returns `None` if another member is the first replica,
+    /// or if the partition is being salvaged.
     fn accept_loss_with(
         &self,
         op: &RecordOp<'_>,
         partition: usize,
     ) -> OpResult<Option<Vec<MemberId>>> {
         let (store, me) = (self, self.me());
-        // A1.
+        // *enter*.
         match op.config(partition) {
             Err(OpError::Lost(_)) => {}
             Ok(_) => return Ok(Some(Vec::new())),
@@ -290,10 +300,10 @@ impl RecoveryState {
             (State::new(Phase::Absent, config_number), State::new(Phase::Lost, config_number));
         let state = op.state(me, partition)?;
         if store.salvage_is_on && state != lost {
-            // It is being salvaged; whoever asked looks again.
+            // The partition is being salvaged. The member that asked looks again.
             return Ok(None);
         }
-        // A2.
+        // *reset*.
         if state.is_filling(config_number) || state == lost {
             if !op.swap_state(me, partition, state, absent)? {
                 return Err(OpError::Again);
@@ -301,13 +311,13 @@ impl RecoveryState {
         } else if state != absent {
             return Err(OpError::Again);
         }
-        // A3.
+        // *make_index*.
         if !(state.is_filling(config_number) && mutant("accept-keeps")) {
             op.make_index(partition)?;
         }
         op.raise_floor(me, partition, config_number << INCARNATION_SHIFT)?;
-        // A4. Complete also to those who have not heard yet who is leavers: their number is
-        // smaller.
+        // *complete*. The state must be complete also for members that have not heard of a leaver
+        // yet: their configuration number is smaller.
         let unaware =
             store.placement.replicas(store.preference(partition), &view, &MemberSet::new());
         let complete = State::new(Phase::Complete, unaware.configuration - 1);

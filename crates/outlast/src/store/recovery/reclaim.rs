@@ -1,18 +1,11 @@
-//! Taking back the blocks that dead members had at hand.
+//! Reclaiming the blocks of dead members, and a survey of what a segment's memory is used for.
 //!
-//! A replica knows from the holder words of its blocks what the dead had: taken and not used,
-//! filled and not published, swapped out and not given back. What they had published, and nodes of
-//! the index that they made, stay.
-//!
-//! | | step | true afterwards |
-//! |---|---|---|
-//! | B1 | look at the holder of every block; those of the dead are candidates | the dead take no more, so there will be no others |
-//! | B2 | go through the whole index; what is a node, or is named by a head, is no candidate | nobody but its filler ever publishes a block, so none of the others will be named |
-//! | B3 | wait until all who are inside an operation have left it | whoever swapped a candidate out before B2, and lives, has made itself the holder |
-//! | B4 | candidates whose holder is still the dead: swap the holder to nobody, and put them onto the stack | a note of the dead that gives the same block back comes too late: it names a holder that is none any more |
-//!
-//! Done by the replica's background, in pieces. A death in between: the next round begins when this
-//! one is over.
+//! The holder words of a replica's blocks say which blocks a dead member had: taken and not used,
+//! filled and not published, swapped out and not given back. The background of the replica takes
+//! them back, in pieces, by the steps *collect*, *mark*, *wait* and *free*. Versions that the dead
+//! member published, and index nodes that it made, stay. A death during a round starts another
+//! round when this round is over. The table of the steps is in docs/protocol/memory.md, "Reclaiming
+//! the blocks of dead members".
 
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::operation::error::OpResult;
@@ -29,37 +22,39 @@ use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How many blocks, or buckets, are looked at in one piece of work.
+/// The number of blocks or buckets that a piece of work visits at most.
 const PIECE: usize = 4096;
 
-/// When to go on if that cannot be done just now.
+/// The pause before the next attempt, if a piece of work could not be done.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How far a replica is with taking back.
+/// The progress of reclaiming at this replica.
 #[derive(Default)]
 pub(in crate::store) struct Reclaim {
-    /// The dead whose blocks were taken back.
+    /// The dead members of the rounds that have begun.
     done: MemberSet,
     round: Option<Round>,
 }
 
+/// A round of reclaiming, for the members that were dead at its beginning.
 struct Round {
     dead: MemberSet,
-    /// The slabs that have still to be looked at.
+    /// The slabs that *collect* still has to visit: offset, size class and number of blocks.
     slabs: Vec<(u64, usize, u64)>,
-    /// The blocks that the dead held, with their class.
+    /// The blocks that dead members held, with their size class.
     candidates: BTreeMap<u64, usize>,
-    /// The buckets that were gone through, over all partitions.
+    /// The number of buckets that *mark* has visited, over all partitions.
     position: usize,
+    /// The grace period of *wait*.
     grace: Option<GracePeriod>,
 }
 
 impl RecoveryState {
-    /// Does a piece of taking back; when it wants to go on. For the background alone.
+    /// Does a piece of reclaiming. Returns when to go on. Only the background calls this function.
     pub(in crate::store) fn reclaim_some(&self) -> Time {
         let view = self.current_view();
-        // Taken out: nobody calls the engine under the lock, and two who come here do not do the
-        // same.
+        // The round is taken out of the lock: the engine is never called under a lock, and two
+        // activities never share a round.
         let round = {
             let mut reclaim = lock(&self.reclaim);
             match reclaim.round.take() {
@@ -84,8 +79,8 @@ impl RecoveryState {
             }
         };
         let Some(mut round) = round else { return Time::NEVER };
-        // What this member does for them ends as well: it might be in the middle of filling or
-        // publishing a block of theirs.
+        // Requests of dead members that this member executes must end first: a request could be in
+        // the middle of filling or publishing a block of a dead member.
         self.job.drain_requests_of_dead();
         let result = match RecordOp::begin(self) {
             Ok(op) => self.reclaim_piece(&op, &mut round),
@@ -98,8 +93,8 @@ impl RecoveryState {
             }
             Ok(None) => self.job.now(),
             Err(_) if self.job.has_ended() => Time::NEVER,
-            // All participants are in use, or the own memory has just grown: nobody else knows of
-            // these dead.
+            // All participants are in use, or the own segment has just grown. The round is kept,
+            // because no other round will visit the blocks of these dead members.
             Err(_) => {
                 lock(&self.reclaim).round = Some(round);
                 self.job.now().after(PATIENCE)
@@ -108,23 +103,23 @@ impl RecoveryState {
     }
 }
 
-/// What the memory that one member lends to the store is used for, in bytes, at about this moment.
+/// What the memory that a member lends to the store is used for, in bytes, at about this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// In values that exist, with their headers and rounding.
+    /// Values that exist, with their headers and rounding.
     pub values: u64,
-    /// In records of the index: keys, and where their values are.
+    /// Records of the index: keys, and the locations of their values.
     pub records: u64,
-    /// Free, for anyone.
+    /// Free, for any member.
     pub free: u64,
-    /// At hand of living members: for their next writes, or waiting until nobody reads it any more.
+    /// Kept by living members: for their next writes, or until no operation reads it any more.
     pub at_hand: u64,
-    /// At hand of dead members: about to be taken back.
+    /// Held by dead members, and about to be reclaimed.
     pub of_the_dead: u64,
 }
 
 impl MemoryUse {
-    /// All of it.
+    /// The sum of all uses.
     pub fn total(&self) -> u64 {
         self.values + self.records + self.free + self.at_hand + self.of_the_dead
     }
@@ -136,12 +131,14 @@ enum What {
     Record,
     Value,
     Free,
-    /// At hand of this member, which lives.
+    /// Kept by a living member.
     Held(MemberId),
+    /// Held by a dead member.
     HeldByDead,
 }
 
 impl RecoveryState {
+    /// Counts the bytes of this member's segment by their use.
     pub(in crate::store) fn survey(&self, op: &RecordOp<'_>) -> OpResult<MemoryUse> {
         let mut found = MemoryUse::default();
         self.for_each_block(op, |_, class, what| {
@@ -157,7 +154,7 @@ impl RecoveryState {
         Ok(found)
     }
 
-    /// Goes through all blocks of this member.
+    /// Visits all blocks of this member's segment.
     fn for_each_block(
         &self,
         op: &RecordOp<'_>,
@@ -199,10 +196,11 @@ impl RecoveryState {
         Ok(())
     }
 
+    /// Does a piece of a round. Returns when to go on, or `None` if the round is over.
     fn reclaim_piece(&self, op: &RecordOp<'_>, round: &mut Round) -> OpResult<Option<Time>> {
         let (store, job, me) = (self, &self.job, self.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
-        // B1.
+        // *collect*.
         let mut left = PIECE;
         while let Some((base, class, count)) = round.slabs.pop() {
             let now = (count as usize).min(left);
@@ -228,7 +226,7 @@ impl RecoveryState {
         if round.candidates.is_empty() {
             return Ok(None);
         }
-        // B2.
+        // *mark*.
         let positions = store.placement.partitions * store.bucket_count;
         let end = (round.position + PIECE).min(positions);
         for position in round.position..end {
@@ -254,12 +252,12 @@ impl RecoveryState {
         if end < positions {
             return Ok(Some(job.now()));
         }
-        // B3.
+        // *wait*.
         let grace = round.grace.get_or_insert_with(|| GracePeriod::begin(store));
         if let Err(due) = grace.is_over_or_due(store) {
             return Ok(Some(due));
         }
-        // B4.
+        // *free*.
         let Some(grace) = round.grace.take() else { return Ok(None) };
         let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut round.candidates)
@@ -272,7 +270,7 @@ impl RecoveryState {
             }
         }
         if !round.candidates.is_empty() {
-            // What someone has pinned comes later.
+            // Pinned blocks are freed later.
             return Ok(Some(job.now().after(PATIENCE)));
         }
         Ok(None)
@@ -290,15 +288,15 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
-    /// A block, as its replica and its offset.
+    /// The replica and the offset of a block.
     type At = (MemberId, u64);
 
-    /// A replica dies in the middle of everything that the others do. When all is quiet, every
-    /// block that no record names is known to its holder, or on its replica's stack. (The dead one
-    /// writes nothing itself: what it had just swapped out, and not marked as its own, would be
-    /// nobody's.)
+    /// A replica dies in the middle of the operations of the other members. When all is quiet, each
+    /// block that no record names is known to its holder, or is on the free list of its replica.
+    /// (The member that dies writes nothing itself: a block that it had just swapped out, without
+    /// becoming its holder, would be forgotten.)
     #[test]
-    fn nobody_forgets_a_block_when_a_view_changes() {
+    fn no_block_is_forgotten_when_a_view_changes() {
         let mut deaths = 0;
         for seed in 0..100 {
             let options = SimOptions::new(5, seed).link(Link::Memory);
@@ -347,7 +345,7 @@ mod tests {
                 known_here.borrow_mut().extend(known);
                 held_here.borrow_mut().extend(found);
                 looked_here.set(looked_here.get() + 1);
-                // Nobody goes before all have looked: what it has would be taken back.
+                // No member ends before all members have looked: its blocks would be reclaimed.
                 nap(&job, "the others", || looked_here.get() >= job.view().living().count());
                 store.close().expect("closed");
                 let _ = job.leave();

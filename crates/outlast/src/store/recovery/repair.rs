@@ -1,9 +1,10 @@
-//! Bringing up the copies that a death has taken: docs/protocol.md, steps R1 to R5.
+//! Repair: filling the new replicas that replace the replicas of dead members.
 //!
-//! Each member's background goes through the partitions that it is a replica of when the epoch has
-//! changed. A new replica makes its index; the primary reconciles every record and copies it to the
-//! replicas that are filling, then says that they are complete. The work is done in small pieces,
-//! so that the background also serves.
+//! When the epoch has changed, the background of each member visits the partitions that it is a
+//! replica of. A new replica makes its index. The primary reconciles every record and copies it to
+//! the filling replicas, then marks them as complete. The work is done in small pieces, so that the
+//! background also serves messages.
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/repair.md"))]
 
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -23,55 +24,61 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many buckets are looked at in one piece of work at most; most of them are empty or have one
-/// record.
+/// The number of buckets that a piece of work visits at most. Most buckets are empty or have a
+/// single record.
 const PIECE: usize = 256;
 
-/// After how many records a piece of work ends.
+/// The number of records after which a piece of work ends.
 const PIECE_RECORDS: usize = 8;
 
 /// How long to wait for a replica that has not made its index yet, or for a stopped repairer.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// A replica that is stopped is looked at more and more seldom, down to this.
+/// The longest pause between two looks at a stopped replica. Pauses double up to this.
 const PATIENCE_MAX: Duration = Duration::from_millis(100);
 
-/// The same for a replica that has no room: every look goes through all records.
+/// The longest pause before a replica without room is tried again. Each attempt visits all records.
 const FULL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the primary may do nothing at all before the next complete replica takes its work over.
+/// How long the operation counters of the primary may stay unchanged before the next complete
+/// replica takes over its work.
 const TAKEOVER: Duration = Duration::from_secs(1);
 
-/// How long to wait before such a replica is reminded.
+/// How long to wait for the index of a new replica before that replica is reminded.
 const REMIND: Duration = Duration::from_millis(100);
 
 /// What this member has repaired since the store was opened.
+///
+/// Orderings: all fields are Relaxed. The counts are for statistics. `logged` only decides which
+/// thread writes a log line. No other data depends on them.
 #[derive(Default)]
 pub(in crate::store) struct Repaired {
     pub(in crate::store) copies: AtomicU64,
     pub(in crate::store) records: AtomicU64,
     pub(in crate::store) takeovers: AtomicU64,
-    /// The epoch whose deaths are in the log.
+    /// The epoch whose deaths were written to the log.
     logged: AtomicU64,
 }
 
-/// What this member has still to look at.
+/// The partitions that this member still has to visit.
 pub(in crate::store) struct Repair {
-    /// The epoch whose changes are in the list; `None` to look at all partitions.
+    /// The epoch of the view for which `left` was filled; `None` to visit all partitions again.
     epoch: Option<Epoch>,
     left: VecDeque<Work>,
-    /// Partitions whose new replica has not made its index yet.
+    /// Partitions in which another member has to act first: for example a new replica without an
+    /// index.
     waiting: Vec<Work>,
-    /// How long to wait before the next look at those.
+    /// The pause before the next look at the waiting partitions.
     pause: Duration,
-    /// When the share of the machine that repair may take allows the next piece.
+    /// When `Options::repair_share` allows the next piece of work.
     not_before: Time,
+    /// Whether an activity of this member repairs, or makes an index.
     is_busy: bool,
 }
 
 impl Default for Repair {
     fn default() -> Repair {
-        // At open all copies are complete.
+        // When the store is opened, all replicas are complete.
         let epoch = Some(Epoch(0));
         Repair {
             epoch,
@@ -84,29 +91,30 @@ impl Default for Repair {
     }
 }
 
+/// The work in a partition, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Work {
     partition: usize,
-    /// How far it has come: the replicas and buckets that were gone through, in one number.
+    /// The number of buckets that were visited, over all ready replicas.
     position: usize,
     config_number: u64,
-    /// A bit for each replica that had an index when the work began. One that gets its index later
-    /// lacks what was copied before, so it has to wait for the next round.
+    /// The replicas that had an index when the round began. A replica that gets its index
+    /// later lacks the records that were copied before, and has to wait for the next round.
     ready: ReplicaSet,
-    /// The states of those replicas at that time: who leaves something out at one of them changes
-    /// its state.
+    /// The states of these replicas at that time. An operation that skips a full replica changes
+    /// the replica's state, so that *complete* fails.
     states: [State; REPLICA_LIST_MAX],
-    /// A bit for each replica that has no room for what it lacks.
+    /// The replicas that have no room for a record that they lack.
     full: ReplicaSet,
-    /// When to try again after a replica had no room, and how long it was waited then.
+    /// When to try again after a replica had no room, and the pause before that attempt.
     retry: Time,
     pause: Duration,
-    /// Since when a new replica has had no index.
+    /// Since when a new replica has had no index, or when it was last reminded.
     since: Option<Time>,
-    /// Of a partition whose primary is another member: how many operations that one had begun when
-    /// this member looked, and since when it has not begun any.
+    /// For a partition with another member as its primary: the sum of the primary's operation
+    /// counters at the last look, and since when it has not changed.
     pulse: Option<(u64, Time)>,
-    /// Whether this member has taken the work over from the primary.
+    /// Whether this member has taken over the work of the primary.
     is_taken_over: bool,
 }
 
@@ -128,17 +136,18 @@ impl Work {
     }
 }
 
+/// How a piece of work ended.
 enum Progress {
     /// Nothing is left to do in this partition.
     Done,
-    /// There is more to do, from here on.
+    /// There is more to do, from this position on.
     More(Work),
-    /// Someone else must do something first.
+    /// Another member must act first.
     Waiting(Work),
 }
 
 impl RecoveryState {
-    /// Does a piece of repair; when it wants to go on.
+    /// Does a piece of repair. Returns when to go on.
     pub(in crate::store) fn repair_some(&self) -> Time {
         let (epoch, began) = (self.job.epoch(), self.job.now());
         self.log_deaths();
@@ -189,7 +198,7 @@ impl RecoveryState {
             }
             _ => {}
         }
-        // Nobody calls the engine under the lock.
+        // The engine is never called under the lock.
         let now = self.job.now();
         let rest = now.since(began) * (100 - self.repair_percent) / self.repair_percent;
         let (is_idle, is_waiting, pause) = {
@@ -202,13 +211,14 @@ impl RecoveryState {
                 Ok(Progress::Done) => {}
                 Ok(Progress::More(work)) => repair.left.push_front(work),
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
-                // The view has changed: the list is made anew. Or it has not, and someone was
-                // faster.
+                // If the view has changed, the list is made again. Otherwise another member was
+                // faster, or a transaction or a freeze is in the way.
                 Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => {
                     repair.left.push_back(Work::new(work.partition))
                 }
-                // Lost, or closed: there is nothing to bring up. A replica that does not answer is
-                // tried again.
+                // A lost partition and a closed store have nothing to repair. After any other
+                // failure, for example of a replica that does not answer, the partition is tried
+                // again.
                 Err(OpError::Lost(_) | OpError::Fail(StoreError::Closed)) => {}
                 Err(OpError::Fail(_)) => {
                     let Work { partition, pulse, is_taken_over, .. } = work;
@@ -224,7 +234,7 @@ impl RecoveryState {
         }
     }
 
-    /// Tells the log of deaths, once each.
+    /// Writes a log line for each new epoch.
     fn log_deaths(&self) {
         let epoch = self.job.epoch();
         if self.repaired.logged.swap(epoch.0, Ordering::Relaxed) == epoch.0 {
@@ -234,18 +244,19 @@ impl RecoveryState {
         tracing::warn!(member = self.me().0, epoch = epoch.0, dead = %view.dead, left = %view.left, "members are gone");
     }
 
-    /// Begins to make indexes here, which one activity does at a time; whether it may.
+    /// Claims the right to make indexes at this member, which a single activity has at a time.
+    /// Returns whether the claim succeeded.
     pub(in crate::store) fn begin_indexes(&self) -> bool {
         !std::mem::replace(&mut lock(&self.repair).is_busy, true)
     }
 
-    /// Ends what [`RecoveryState::begin_indexes`] began.
+    /// Gives up the right that [`RecoveryState::begin_indexes`] has claimed.
     pub(in crate::store) fn end_indexes(&self) {
         lock(&self.repair).is_busy = false;
         let _ = self.job.ring(self.me());
     }
 
-    /// Looks at a partition again: something has changed there without a change of the view.
+    /// Schedules a visit of a partition: its replicas have changed without a change of the view.
     pub(in crate::store) fn schedule_repair(&self, partition: usize) {
         if partition < self.placement.partitions {
             lock(&self.repair).left.push_back(Work::new(partition));
@@ -253,14 +264,14 @@ impl RecoveryState {
         }
     }
 
-    /// Looks at all partitions again.
+    /// Schedules a visit of all partitions.
     pub(in crate::store) fn schedule_all_repairs(&self) {
         lock(&self.repair).epoch = None;
         let _ = self.job.ring(self.me());
     }
 
-    /// How many copies are not complete, of the partitions that this member is the primary of, or
-    /// of all.
+    /// Counts the replicas that are not complete, in the partitions that this member is the primary
+    /// of or in all partitions. Lost partitions are counted as well.
     pub(in crate::store) fn count_copies(&self, only_mine: bool) -> StoreResult<RepairStatus> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -284,7 +295,7 @@ impl RecoveryState {
             match counted {
                 Ok(Some(count)) => status.copies_missing += count,
                 Ok(None) if self.fate(partition)? == Fate::Lost => status.partitions_lost += 1,
-                // It is being salvaged.
+                // The partition is being salvaged.
                 Ok(None) => status.copies_missing += 1,
                 Err(error) => return Err(error),
             }
@@ -293,26 +304,28 @@ impl RecoveryState {
     }
 }
 
-/// How far repair is in the whole job, at some moment.
+/// The progress of repair in the whole job, at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairStatus {
-    /// How many copies of partitions have still to be brought up; lost partitions do not count.
+    /// The number of replicas that still have to be filled. Lost partitions do not count.
     pub copies_missing: usize,
-    /// How many partitions are lost; see [`Store::accept_loss`].
+    /// The number of lost partitions; see [`Store::accept_loss`](crate::store::Store::accept_loss).
     pub partitions_lost: usize,
 }
 
 impl RepairStatus {
-    /// Whether every partition that is not lost has all its copies: R, or as many as members live.
+    /// Whether every partition that is not lost has all its replicas: R, or as many as members
+    /// live.
     pub fn is_repaired(&self) -> bool {
         self.copies_missing == 0
     }
 }
 
 impl RecoveryState {
+    /// Does a piece of the repair of a partition.
     fn repair_piece(&self, op: &RecordOp<'_>, mut work: Work) -> OpResult<Progress> {
         let store = self;
-        // Most partitions are not this member's business; that is known without asking anyone.
+        // This member is a replica of few partitions. Placement tells that without any request.
         let view = store.view(op.epoch).ok_or(OpError::Again)?;
         let replicas = store.replicas(work.partition, &view);
         if !replicas.members.contains(&store.me()) {
@@ -331,13 +344,13 @@ impl RecoveryState {
             work = Work { config_number: config.config_number, ..Work::new(work.partition) };
         }
         let primary = config.primary_member();
-        // Whoever still writes by the lists of before a member began to leave does not look at the
-        // new replicas.
+        // Until `leave.hand_over` a member may still write by the old list, and does not check the
+        // new replicas. Repair rests until then.
         if !store.leavers.may_fill(&config.replicas) {
             return Ok(Progress::Done);
         }
         let leaving = store.leavers.members();
-        // R1: this member is new here.
+        // *make_index*: this member is a new replica.
         let state = op.state(store.me(), work.partition)?;
         if state.is_absent() && !leaving.contains(store.me()) {
             steps::enter(steps::Step::RepairMakeIndex);
@@ -357,13 +370,14 @@ impl RecoveryState {
                 return Ok(Progress::Waiting(work));
             }
         }
-        // R2: whoever is filling now is seen by all who publish from now on.
+        // *load_state*: each writer that publishes from now on sees the replicas that are filling
+        // now.
         if work.position == 0 {
             op.find_new_replicas(config, work.partition)?;
             let ready = config.indices().filter(|&replica| config.is_ready(replica));
             let ready: ReplicaSet = ready.collect();
             if work.since.is_some() && work.ready == ready {
-                // The replicas that were missing after the last round still are.
+                // The replicas that were missing after the last round are still missing.
                 return Ok(self.wait_for_replicas(op, work, config, &leaving));
             }
             (work.ready, work.full) = (ready, ReplicaSet::EMPTY);
@@ -382,8 +396,8 @@ impl RecoveryState {
                 filling.push(replica);
             }
         }
-        // R3: all buckets of all replicas: a record that only another replica has must be
-        // reconciled too.
+        // *copy*: all buckets of all ready replicas. A record that only another replica has must be
+        // reconciled, too.
         let positions = ready.len() * store.bucket_count;
         let mut end = (work.position + PIECE).min(positions);
         let mut records = 0;
@@ -401,7 +415,7 @@ impl RecoveryState {
                         Err(OpError::Fail(StoreError::OutOfMemory { member, reason }))
                             if member == config.member(target) =>
                         {
-                            // The others go on, and this one is tried again.
+                            // The other replicas go on, and the full replica is tried again.
                             tracing::warn!(partition = work.partition, member = member.0, %reason, "no room for a copy");
                             work.full.insert(target);
                         }
@@ -410,7 +424,8 @@ impl RecoveryState {
                 }
                 let word = op.find_or_insert(config, config.primary, &key)?;
                 let head = op.reconciled(config, &key, word)?;
-                // A tombstone whose deleter may be dead, or a record that was left empty.
+                // The member that deleted the key, or that left the record empty, may be dead. This
+                // member has the record removed.
                 match head.offset().map(|offset| op.read_block(primary, offset)).transpose()? {
                     None => store.record_tombstone(&node.key, 0),
                     Some(block) if block.is_deleted => {
@@ -434,12 +449,12 @@ impl RecoveryState {
         if !op.is_current() {
             return Err(OpError::Again);
         }
-        // R4.
+        // *raise_floor*.
         let floor = op.floor(primary, work.partition)?;
         for &replica in &filling {
             op.raise_floor(config.member(replica), work.partition, floor)?;
         }
-        // R5.
+        // *complete*, from exactly the state that *load_state* recorded.
         let mut is_left_out = false;
         for replica in filling.into_iter().filter(|&replica| !work.full.contains(replica)) {
             steps::enter(steps::Step::RepairComplete);
@@ -461,7 +476,7 @@ impl RecoveryState {
             }
         }
         if !work.full.is_empty() || is_left_out {
-            // From the start, after a pause.
+            // The next round starts over, after a pause.
             let pause = (work.pause * 2).min(FULL_PAUSE_MAX);
             return Ok(Progress::Waiting(Work {
                 config_number: config.config_number,
@@ -477,7 +492,7 @@ impl RecoveryState {
         Ok(Progress::Done)
     }
 
-    /// A piece of the salvage of a partition that is lost.
+    /// Does a piece of the salvage of a partition that has no complete living replica.
     fn salvage_piece(
         &self,
         op: &RecordOp<'_>,
@@ -495,7 +510,7 @@ impl RecoveryState {
                 tracing::warn!(partition, "a lost partition was salvaged");
                 let note = Message::Fill { partition: partition as u64 }.encode();
                 for &replica in replicas.members.iter().filter(|&&replica| replica != store.me()) {
-                    // Whoever does not hear it is reminded by repair.
+                    // Repair reminds a replica that does not get this message.
                     let _ = store.job.send(replica, PORT, &note);
                 }
                 Ok(Progress::More(Work::new(partition)))
@@ -505,9 +520,9 @@ impl RecoveryState {
         }
     }
 
-    /// Watches the primary, as another replica: whether there is something left to watch. If the
-    /// primary does nothing at all for a while (it is stopped) the work is taken over; several
-    /// repairers are harmless.
+    /// Watches the primary, as another replica. Returns whether a replica is still incomplete. If
+    /// the primary's operation counters do not change for a while, the primary is stopped, and this
+    /// member takes over its work. Several repairers are harmless.
     fn watch(
         &self,
         op: &RecordOp<'_>,
@@ -529,8 +544,8 @@ impl RecoveryState {
         if !is_incomplete {
             return Ok(false);
         }
-        // Not complete itself: it may become so, and then have to fill another one that began
-        // later.
+        // A replica that is not complete watches, too: it may become complete, and then have to
+        // fill a replica that began later.
         let Some(rank) = own_rank else { return Ok(true) };
         let primary = config.primary_member();
         let mut pulse = 0u64;
@@ -556,7 +571,7 @@ impl RecoveryState {
         Ok(true)
     }
 
-    /// The replicas that had no index when the work began, and are to have one.
+    /// The staying replicas that had no index when the round began.
     fn missing_replicas(
         &self,
         _op: &RecordOp<'_>,
@@ -570,8 +585,8 @@ impl RecoveryState {
         config.enumerate().filter(is_missing).map(|(_, member)| member).collect()
     }
 
-    /// Waits for the missing replicas. Whoever has not heard that the partition is to be filled
-    /// (only a change of the view tells all) is told.
+    /// Waits for the missing replicas. A replica may not have heard that it has to fill, since only
+    /// a change of the view tells all members. It is reminded after a while.
     fn wait_for_replicas(
         &self,
         op: &RecordOp<'_>,

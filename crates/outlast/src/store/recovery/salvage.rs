@@ -1,25 +1,16 @@
-//! Salvage: what no living member has a complete copy of is read from the memory of the dead, where
-//! the engine keeps that ([`crate::store::Options::salvage`]); docs/protocol.md, "Salvage".
+//! Salvage: reading a partition without a complete living replica from the memory of dead members,
+//! where the engine keeps dead segments ([`crate::store::Options::salvage`]).
 //!
-//! A partition that is lost in configuration c is salvaged by its first replica F, from the replica
-//! L that was complete and died last:
-//!
-//! | | step | true before | true afterwards | a survivor finds, if F dies or is stopped here |
-//! |---|---|---|---|---|
-//! | S1 | find L: from the last death backwards, the first member that was complete | no living replica became complete before c | nothing that was acknowledged is missing at L | nothing has happened |
-//! | S2 | own state from `filling(c)` to `absent(c)`; a new, empty index | nobody looks at an absent replica | what F held was incomplete, and is forgotten | as S1: the next first replica begins anew, from L |
-//! | S3 | for each record of L: check it; copy its version into the own index, a tombstone's counter into the floor; tell its writer that it happened. A damaged one: put a *lost* version in its place | L changes no more but by operations that were under way | F has what L had | as S2. Who was told finds its version at L, or one that came after it |
-//! | S4 | raise the own floor to L's | | versions go on | as S2 |
-//! | S5 | own state from `absent(c)` to `complete(c - 1)`, by swap | F has everything | **the partition lives again**, with all that was acknowledged; the other replicas fill from F | if F dies now, it is the L of the next salvage |
-//! | S6 | when every partition has a complete replica, and all operations of that time have ended, the memory of the dead goes back to the system | nobody will need it | memory is bounded | done again, harmlessly, by the next lowest member |
-//!
-//! If L's index cannot be read (a chain that leads nowhere, a key that does not match its hash)
-//! nobody can say what is missing: F's state becomes `lost(c)`, and the partition is lost as
+//! The first replica F of the configuration c in which no living replica is complete salvages the
+//! partition. It copies the records of L, the replica that was complete and died last. If the index
+//! of L cannot be read (a chain that leads nowhere, a key that does not match its hash), no member
+//! can tell which keys are missing: the state of F becomes `lost(c)`, and the partition is lost as
 //! without salvage.
 //!
-//! Everything that is read here may be anything: each place is checked before it is used, chains
-//! end at the first place that was there before, and a length is believed when the last byte could
-//! be read.
+//! Everything that is read from a dead segment may be damaged. Each offset is checked before it is
+//! used, a chain ends at the first offset that was visited before, and a length is trusted only if
+//! the last byte of the value can be read.
+#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/salvage.md"))]
 
 use crate::engine::{Epoch, Error, MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};
@@ -49,90 +40,98 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How many buckets are salvaged in one piece of work at most, and after how many records a piece
-/// ends.
+/// The number of buckets that a piece of work salvages at most.
 const PIECE: usize = 64;
 
+/// The number of records after which a piece of work ends.
 const PIECE_RECORDS: usize = 16;
 
-/// How often those who wait for a salvage look.
+/// The pause between two looks of a call that waits for a salvage.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How often to look whether the memory of the dead is still needed.
+/// The pause between two looks whether the dead segments are still needed.
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often a record is read that changes meanwhile.
+/// How often a record is read if it changes meanwhile.
 const ATTEMPTS: usize = 8;
 
 /// What a member keeps for salvage.
 #[derive(Default)]
 pub(in crate::store) struct Salvage {
-    /// Partitions that this member is salvaging, and from whom: it has a new index of each.
+    /// The partitions that this member is salvaging, each with its source L. This member has made a
+    /// new index for each.
     begun: Mutex<BTreeMap<usize, MemberId>>,
-    /// Partitions in which some keys are lost.
+    /// The partitions with damaged keys.
     damaged: Mutex<BTreeSet<usize>>,
-    /// Those that this member has told all others of, and under which epoch.
+    /// The partitions whose damage this member has reported to all members, each with the epoch of
+    /// the report.
     told: Mutex<BTreeMap<usize, Epoch>>,
-    /// Dead members that never had a root.
+    /// Dead members without a root magic: they had not opened the store.
     rootless: Mutex<MemberSet>,
     release: Mutex<Release>,
 }
 
-/// How far it is with the memory of the dead.
+/// The progress of *release*.
 #[derive(Default)]
 struct Release {
-    /// The epoch whose dead are not needed any more.
+    /// The epoch whose dead segments were given back.
     done: Option<Epoch>,
+    /// The grace period that *release* waits for, and its epoch.
     grace: Option<(Epoch, GracePeriod)>,
+    /// When to look again.
     due: Option<Time>,
 }
 
 /// How a piece of salvage ended.
 pub(in crate::store) enum Salvaged {
-    /// The buckets before this one are done.
+    /// The buckets before this number are salvaged.
     Until(usize),
     /// The partition lives again.
     All,
-    /// It is another member's business.
+    /// Another member is the first replica.
     ByAnother,
-    /// Nothing can be salvaged.
+    /// Nothing can be salvaged: the partition is lost.
     Nothing,
 }
 
 /// How a piece of copying ended.
 enum Copied {
+    /// The buckets before this number are copied.
     Until(usize),
+    /// Everything is copied.
     All,
-    /// What was there last cannot be read.
+    /// The content of L cannot be read, for this reason.
     Damaged(&'static str),
 }
 
-/// How a partition stands.
+/// The fate of a partition: it lives, is being salvaged, or is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Fate {
     Living,
-    /// It is being salvaged.
+    /// The partition is being salvaged.
     Pending,
     Lost,
 }
 
 impl Salvage {
-    /// Partitions in which some keys are lost, as far as this member was told.
+    /// The partitions with damaged keys, as far as this member was told.
     pub(in crate::store) fn damaged(&self) -> Vec<usize> {
         lock(&self.damaged).iter().copied().collect()
     }
 
+    /// Records a partition with damaged keys. Returns whether it is news.
     pub(in crate::store) fn add_damaged(&self, partition: usize) -> bool {
         lock(&self.damaged).insert(partition)
     }
 
+    /// Forgets the damage of a partition.
     pub(in crate::store) fn forget_damaged(&self, partition: usize) {
         lock(&self.damaged).remove(&partition);
     }
 }
 
 impl RecoveryState {
-    /// How a partition stands.
+    /// The fate of a partition under the current view.
     pub(in crate::store) fn fate(&self, partition: usize) -> StoreResult<Fate> {
         if self.run_or_lost(|op| op.config(partition).map(|_| ()))?.is_some() {
             return Ok(Fate::Living);
@@ -152,7 +151,8 @@ impl RecoveryState {
         })
     }
 
-    /// Waits until a partition is salvaged; an error if it is lost, or takes too long.
+    /// Waits until a partition is salvaged. Returns an error if it is lost, or if the wait takes
+    /// too long.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn await_salvage(&self, partition: usize) -> StoreResult<()> {
@@ -160,7 +160,8 @@ impl RecoveryState {
             return Err(StoreError::DataLost { partition });
         }
         let job = &self.job;
-        // Two backgrounds may need what the other one has to salvage: each comes back to its own.
+        // Two backgrounds may each need a partition that the other has to salvage. The wait is
+        // short there, so that each comes back to its own work.
         let limit = if self.is_background() { BACKGROUND_WAIT } else { job.time_limit() };
         let until = job.now().after(limit);
         loop {
@@ -176,7 +177,8 @@ impl RecoveryState {
             if now >= until {
                 return Err(StoreError::Timeout { member: first, limit });
             }
-            // Whoever waits serves: this may be the background of the one who salvages.
+            // A call that waits also serves messages and repairs: it may run in the background of
+            // the member that salvages.
             self.serve_messages();
             let is_own = first == job.me() || self.is_background();
             let due = if is_own { self.repair_some() } else { Time::NEVER };
@@ -184,7 +186,7 @@ impl RecoveryState {
         }
     }
 
-    /// S6, by the lowest member that lives; when to run again.
+    /// *release*, by the living member with the lowest number. Returns when to run again.
     pub(in crate::store) fn release_dead_segments(&self) -> Time {
         if !self.salvage_is_on {
             return Time::NEVER;
@@ -212,7 +214,7 @@ impl RecoveryState {
                 {
                     return now.after(RELEASE_PAUSE);
                 }
-                // Whoever is inside an operation may still touch it.
+                // An operation in flight may still access a dead segment.
                 GracePeriod::begin(self)
             }
         };
@@ -229,14 +231,14 @@ impl RecoveryState {
         Time::NEVER
     }
 
-    /// The keys of a partition that are lost.
+    /// The keys of a partition that have a lost version.
     pub(in crate::store) fn keys_marked(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
         self.run(|op| self.keys_marked_in(op, partition))
     }
 
-    /// Gives up the keys of a partition that are lost: they do not exist from then on.
+    /// Accepts the loss of the damaged keys of a partition: they do not exist from then on.
     pub(in crate::store) fn accept_marked(&self, partition: usize) -> StoreResult<()> {
-        // First, so that nothing is forgotten that is noted meanwhile.
+        // The damage is forgotten first, so that damage that is recorded meanwhile is kept.
         self.salvage.forget_damaged(partition);
         let write_tombstone =
             |key: Vec<u8>| self.run(|op| self.write_tombstone(op, &self.any_key_ref(&key)));
@@ -250,30 +252,33 @@ impl RecoveryState {
     }
 }
 
-/// What a dead member has left of a partition.
+/// A partition in a dead segment.
 struct DeadSegment<'a> {
     store: &'a RecoveryState,
     member: MemberId,
     partition: usize,
 }
 
-/// A record of the dead, as its index names it.
+/// A record in the index of a dead segment.
 struct Found {
     key: Vec<u8>,
     hash: u64,
-    /// Where its head word is.
+    /// The offset of its head word.
     word: u64,
 }
 
-/// What a record of the dead has.
+/// The content of a record in a dead segment.
 enum Kept {
+    /// The record has no version, or was removed.
     Nothing,
+    /// A valid version with its value.
     Version(Block, Vec<u8>),
+    /// The record has a version that cannot be read.
     Damaged,
 }
 
 impl DeadSegment<'_> {
-    /// Fills the buffer; whether there is so much.
+    /// Reads the dead segment. Returns `false` if the range is not in the segment.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> OpResult<bool> {
         match self.store.job.read_dead_segment(self.member, offset, buffer) {
             Ok(()) => Ok(true),
@@ -284,16 +289,18 @@ impl DeadSegment<'_> {
         }
     }
 
+    /// A word of the dead segment; `None` if it cannot be read.
     fn word(&self, offset: u64) -> OpResult<Option<u64>> {
         let mut bytes = [0; 8];
         let is_read = self.read(offset, &mut bytes)?;
         Ok(is_read.then(|| u64::from_ne_bytes(bytes)))
     }
 
+    /// A word of the partition's table entry; `None` if it cannot be read.
     fn partition_word(&self, field: u64) -> OpResult<Option<u64>> {
         let root = self.store.root(self.member);
         match root.checked_add(self.store.layout.partition(self.partition) + field) {
-            // A member that has died before it opened the store.
+            // The member died before it opened the store: its root is unknown.
             None => Ok(None),
             Some(place) => self.word(place),
         }
@@ -349,7 +356,8 @@ impl DeadSegment<'_> {
             if let Some((block, value)) = self.block(found, offset)? {
                 return Ok(Kept::Version(block, value));
             }
-            // One who lives may have replaced it meanwhile.
+            // An operation of a living member that was in flight may have replaced the version
+            // meanwhile.
             if self.word(found.word)? == Some(head.0) {
                 return Ok(Kept::Damaged);
             }
@@ -357,7 +365,7 @@ impl DeadSegment<'_> {
         Ok(Kept::Damaged)
     }
 
-    /// The version in a block, if it is one of this key.
+    /// The version in a block; `None` if the block holds no valid version of this key.
     fn block(&self, found: &Found, offset: u64) -> OpResult<Option<(Block, Vec<u8>)>> {
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         if !self.read(offset, &mut bytes)? {
@@ -368,7 +376,7 @@ impl DeadSegment<'_> {
             && block.counter < COUNTER_MAX
             && class_of(value_start(block.len) + block.len).is_some();
         let start = offset + value_start(block.len);
-        // Before room is made for it.
+        // The last byte is read before a buffer of this length is made.
         if !is_possible || block.len > 0 && !self.read(start + block.len - 1, &mut [0])? {
             return Ok(None);
         }
@@ -381,30 +389,30 @@ impl DeadSegment<'_> {
         Ok(is_right.then_some((block, value)))
     }
 
-    /// The floor of the partition's versions; `None` if it cannot be.
+    /// The version floor of the partition; `None` if the word cannot be read or has an impossible
+    /// value.
     fn floor(&self, config_number: u64) -> OpResult<Option<u64>> {
         let floor = self.partition_word(PARTITION_FLOOR)?;
         Ok(floor.filter(|floor| floor >> INCARNATION_SHIFT <= config_number))
     }
 }
 
-/// Where a lost partition can be had from.
+/// Where a partition can be salvaged from.
 enum Source<'a> {
-    /// From this one.
+    /// This dead segment, of L.
     DeadSegment(DeadSegment<'a>),
-    /// From nobody: all its replicas died before they had opened the store, so nothing was ever
-    /// there.
+    /// No member: all replicas died before they had opened the store, so the partition is empty.
     Never,
-    /// What was there last cannot be read.
+    /// The last content of the partition cannot be determined.
     Unknown,
 }
 
-/// How much is read at once in search of a root.
+/// The number of bytes that are read at once in search of a root magic.
 const SEARCH: usize = 1 << 16;
 
 impl RecoveryState {
-    /// Whether it is known where the root of a dead member is, or can be found. One that had none
-    /// had not opened the store, and nobody can have put anything there.
+    /// Whether the root of a dead member is known or can be found. A member without a root magic
+    /// had not opened the store, so no member can have put a value there.
     fn has_root(&self, _op: &RecordOp<'_>, member: MemberId) -> OpResult<bool> {
         let store = self;
         if store.knows_root(member) {
@@ -421,7 +429,7 @@ impl RecoveryState {
             if !remains.read(at, &mut bytes)? {
                 match bytes.len() {
                     64 => break,
-                    // The end: line by line.
+                    // The end of the segment is read in lines of 64 bytes.
                     _ => bytes.truncate(64),
                 }
                 continue;
@@ -437,7 +445,7 @@ impl RecoveryState {
         Ok(false)
     }
 
-    /// S1: the replica that was complete and died last.
+    /// *find_source*: the replica that was complete and died last.
     fn source<'a>(
         &'a self,
         op: &RecordOp<'_>,
@@ -463,8 +471,9 @@ impl RecoveryState {
         }
         for place in places {
             let member = order[place];
-            // Whoever is complete was a replica: a replica stays one while it lives. Who was one is
-            // not computed, since that depends on who was leaving at that time.
+            // A member that was complete was a replica, since a replica stays a replica while it
+            // lives. Which members were replicas is not computed: it depends on the members that
+            // were leaving at that time.
             if !self.has_root(op, member)? {
                 continue;
             }
@@ -476,7 +485,7 @@ impl RecoveryState {
                 Phase::Complete if state.configuration() < config_number => {
                     return Ok(Source::DeadSegment(remains));
                 }
-                // Those who were replicas at the beginning were complete ever since: the word is
+                // A replica from the beginning was complete ever since, so its state word is
                 // damaged.
                 _ if initial.contains(&member) => return Ok(Source::Unknown),
                 Phase::Absent | Phase::Filling => {}
@@ -486,8 +495,8 @@ impl RecoveryState {
         Ok(Source::Never)
     }
 
-    /// A piece of S1 to S5, from this bucket on. The caller makes sure that only one activity of
-    /// this member does so.
+    /// Does a piece of the steps *find_source* to *complete*, from this bucket on. The caller makes
+    /// sure that a single activity of this member salvages at a time.
     pub(in crate::store) fn salvage(
         &self,
         op: &RecordOp<'_>,
@@ -506,7 +515,7 @@ impl RecoveryState {
             return Ok(Salvaged::Nothing);
         }
         if state.is_filling(config_number) {
-            // S2.
+            // *reset*.
             if !op.swap_state(me, partition, state, absent)? {
                 return Err(OpError::Again);
             }
@@ -525,7 +534,7 @@ impl RecoveryState {
             Source::Never => None,
             Source::Unknown => return give_up("no source"),
         };
-        // Nothing is salvaged from oneself.
+        // This member is never its own source, so `me` stands for an empty partition.
         let from = remains.as_ref().map_or(me, |remains| remains.member);
         let begun = lock(&store.salvage.begun).get(&partition).copied();
         let mut position = position;
@@ -544,7 +553,7 @@ impl RecoveryState {
         if !op.is_current() {
             return Err(OpError::Again);
         }
-        // S5.
+        // *complete*.
         let complete = State::new(Phase::Complete, config_number - 1);
         if !op.swap_state(me, partition, absent, complete)? {
             return Err(OpError::Again);
@@ -553,7 +562,7 @@ impl RecoveryState {
         Ok(Salvaged::All)
     }
 
-    /// A piece of S3, from this bucket on, and S4.
+    /// Does a piece of *copy*, from this bucket on, and at the end *raise_floor*.
     fn copy_dead_segment(
         &self,
         op: &RecordOp<'_>,
@@ -562,7 +571,7 @@ impl RecoveryState {
         position: usize,
     ) -> OpResult<Copied> {
         let store = self;
-        // S3.
+        // *copy*.
         let config = op.config_alone(config_number);
         let (mut end, mut records) = ((position + PIECE).min(store.bucket_count), 0);
         for bucket in position..end {
@@ -581,7 +590,7 @@ impl RecoveryState {
         if end < store.bucket_count {
             return Ok(Copied::Until(end));
         }
-        // S4.
+        // *raise_floor*.
         let Some(floor) = remains.floor(config_number)? else {
             return Ok(Copied::Damaged("the floor cannot be"));
         };
@@ -589,7 +598,7 @@ impl RecoveryState {
         Ok(Copied::All)
     }
 
-    /// S3 for one record.
+    /// *copy* for a single record.
     fn salvage_record(
         &self,
         op: &RecordOp<'_>,
@@ -604,7 +613,7 @@ impl RecoveryState {
             Kept::Nothing => return Ok(()),
             Kept::Version(block, _) if block.is_deleted => {
                 op.raise_floor(me, partition, block.counter)?;
-                // An earlier version may have been copied before this was interrupted.
+                // An interrupted salvage may have copied an earlier version.
                 if let Some((word, head)) = op.find(config, config.primary, &key)? {
                     self.put_own_head(op, word, head, Head::new(config_number, 0))?;
                 }
@@ -620,7 +629,7 @@ impl RecoveryState {
                 let name = String::from_utf8_lossy(&found.key);
                 tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
                 self.report_damage(op, partition);
-                // Greater than any version of this life.
+                // The counter is greater than that of any version of this incarnation.
                 let block = Block {
                     counter: config_number << INCARNATION_SHIFT,
                     writer: me,
@@ -638,7 +647,7 @@ impl RecoveryState {
         };
         let word = op.find_or_insert(config, config.primary, &key)?;
         let head = Head(op.load(me, word)?);
-        // It may have been copied before this was interrupted; or an earlier one may have been.
+        // An interrupted salvage may have copied this version, or an earlier version.
         let own = head.offset().map(|offset| op.read_block(me, offset)).transpose()?;
         if own.is_none_or(|own| own.identity() != block.identity()) {
             let offset = op.fill_block(me, &block, &value)?;
@@ -647,7 +656,8 @@ impl RecoveryState {
         if block.kind == Kind::Lost { Ok(()) } else { op.notify_writer(&block) }
     }
 
-    /// Replaces a head in the own index, which nobody else looks at while this replica is absent.
+    /// Replaces a head word in the own index. No other member reads it while this replica is
+    /// absent.
     fn put_own_head(&self, op: &RecordOp<'_>, word: u64, old: Head, new: Head) -> OpResult<()> {
         let me = self.me();
         match op.swap(me, word, old.0, new.0)? {
@@ -659,8 +669,9 @@ impl RecoveryState {
         }
     }
 
-    /// Tells all members that keys of a partition are lost, before anyone can find out; once under
-    /// each view, since whoever did so before may have died when it had told some of them.
+    /// Tells all members that keys of a partition are lost, before any call can meet these keys. It
+    /// does so once under each view: the member that did so before may have died when it had told
+    /// only some members.
     pub(in crate::store) fn report_damage(&self, op: &RecordOp<'_>, partition: usize) {
         let job = &self.job;
         if lock(&self.salvage.told).insert(partition, op.epoch) == Some(op.epoch) {
@@ -670,13 +681,13 @@ impl RecoveryState {
         let note = Message::Damaged { partition: partition as u64 }.encode();
         let view = self.current_view();
         for member in view.living().filter(|&member| member != job.me()) {
-            // If this member dies before it is heard, whoever repairs or salvages the partition
-            // tells it again.
+            // If this member dies before the message arrives, the next member that repairs or
+            // salvages the partition sends it again.
             let _ = job.send(member, PORT, &note);
         }
     }
 
-    /// The keys of a partition that are lost, while it lives.
+    /// The keys with a lost version, in a partition that lives.
     fn keys_marked_in(&self, op: &RecordOp<'_>, partition: usize) -> OpResult<Vec<Vec<u8>>> {
         let config = op.config(partition)?;
         let primary = config.primary_member();
@@ -692,7 +703,7 @@ impl RecoveryState {
         if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 
-    /// Puts a tombstone in the place of a lost version.
+    /// Puts a tombstone in the place of a lost version. A key with another version stays as it is.
     fn write_tombstone(&self, op: &mut RecordOp<'_>, key: &KeyRef<'_>) -> OpResult<()> {
         let config = op.config(key.partition)?;
         let before = op.find_reconciled(config, key, None, false)?;

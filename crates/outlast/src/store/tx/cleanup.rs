@@ -1,4 +1,7 @@
-//! Transactions that their committer could not bring to an end: its own and those of the dead.
+//! *release*, and the end of the transactions that their committer did not end.
+//!
+//! A call whose *apply* or *roll_back* fails leaves its transaction to the background of this
+//! member. The intents of dead members are ended by the background of their heir.
 
 use crate::engine::{MemberId, Time, View};
 use crate::store::error::{StoreError, StoreResult};
@@ -12,17 +15,18 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// When to look again at what could not be brought to its end.
+/// The pause before the background tries again to end a transaction.
 pub(in crate::store) const LATER: Duration = Duration::from_millis(100);
 
-/// A finished intent that is longer than this is replaced by a short one.
+/// If the keys of an ended intent have more bytes than this, a short intent replaces it.
 const SHORT: usize = 1024;
 
 impl TxState {
-    /// Brings an own transaction to its end, X5 or Y1 and Y2, or leaves that to the background.
-    /// `is_committed` is how it was decided, if that is known; one that was not decided is aborted.
-    /// One that is joined to a recovery is over only when its record says no more that it is: the
-    /// recovery_decision may be overwritten by the next attempt.
+    /// Ends a transaction of this member, by *apply*, or by *abort* and *roll_back*. If that fails,
+    /// the background tries again. `is_committed` is the decision, if it is known. An undecided
+    /// transaction is aborted. A transaction that is joined to a coordinated recovery is over only
+    /// when its record does not say so any more, because the next attempt may overwrite the
+    /// recovery decision.
     pub(in crate::store) fn finish(
         &self,
         slot: IntentSlot,
@@ -38,8 +42,9 @@ impl TxState {
         self.end(slot, id, keys, ended, is_joined);
     }
 
-    /// X5 for a transaction that is committed; whether it was left to do at every key. If not,
-    /// somebody has done it, or, if the intent was lost and given up, the contrary.
+    /// *apply* at all keys of a committed transaction. Returns whether this call applied every key.
+    /// If not, another member has applied a key, or has rolled it back because the intent was lost
+    /// and its loss accepted.
     pub(in crate::store) fn apply(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<bool> {
         if mutant("tx-drop-intent") {
             return Ok(true);
@@ -47,7 +52,7 @@ impl TxState {
         keys.iter().try_fold(true, |is_whole, key| Ok(self.resolve(key, id, true)? && is_whole))
     }
 
-    /// X6 for a transaction whose keys were brought to their end, if they were.
+    /// *release*, if all keys were applied or rolled back. Otherwise the background tries again.
     pub(in crate::store) fn end(
         &self,
         mut slot: IntentSlot,
@@ -58,8 +63,8 @@ impl TxState {
     ) {
         match ended {
             Ok(()) => {}
-            // Nobody finds it and asks for its recovery_decision any more. Once the loss is
-            // accepted, its keys are rolled back.
+            // No member can find the intent and ask for its recovery decision any more. Once the
+            // loss is accepted, its keys are rolled back.
             Err(StoreError::DataLost { .. })
                 if is_joined && self.is_intent_lost(id.member, id.slot) =>
             {
@@ -69,7 +74,8 @@ impl TxState {
             Err(_) => return self.finish_later(slot, id, keys, is_joined, false, LATER),
         }
         if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
-            // Whoever still asks for it finds it gone, as after the next transaction.
+            // An operation that still asks for this intent finds another nonce, as after the next
+            // transaction.
             let _step = within(steps::Step::TxRelease);
             let empty = Intent {
                 nonce: 0,
@@ -87,7 +93,7 @@ impl TxState {
         lock(&self.transactions.free).push(slot);
     }
 
-    /// Leaves that to the background.
+    /// Leaves the end of a transaction to the background, which tries it after a pause.
     pub(in crate::store) fn finish_later(
         &self,
         slot: IntentSlot,
@@ -103,12 +109,13 @@ impl TxState {
         let _ = self.job.ring(self.me());
     }
 
-    /// The background's part: own transactions that could not be brought to their end, and those of
-    /// the dead whose heir this member is; when to run again.
+    /// The background's share: ends unfinished transactions of this member, and the orphaned
+    /// intents that it is the heir of. Returns when to run again.
     pub(in crate::store) fn end_transactions(&self) -> Time {
         self.end_unfinished().min(self.end_orphaned_intents())
     }
 
+    /// Tries to end a single unfinished transaction that is due. Returns when the next is due.
     fn end_unfinished(&self) -> Time {
         let now = self.job.now();
         let taken = {
@@ -119,8 +126,8 @@ impl TxState {
                 .map(|index| unfinished.swap_remove(index))
         };
         match taken {
-            // It may be decided until it is aborted, or found to be decided, or lost with all who
-            // could be told of it.
+            // *commit* may still take effect until the intent is aborted or found decided, or is
+            // lost, so that no member can learn of a decision.
             Some(Unfinished { slot, id, keys, is_joined, is_committing: true, .. }) => {
                 let is_decided = match self.decision(id) {
                     Ok(_) => true,
@@ -140,8 +147,8 @@ impl TxState {
         lock(&self.transactions.unfinished).iter().map(|one| one.due).min().unwrap_or(Time::NEVER)
     }
 
-    /// Whether the transactions of those who are dead in this view, as far as they are this
-    /// member's to end, are ended, and its own that were joined to a recovery.
+    /// Whether this member has ended the orphaned intents that it is the heir of under this view,
+    /// and its own intents that were joined to a coordinated recovery.
     pub(in crate::store) fn are_orphaned_intents_ended(&self, view: &View) -> bool {
         let orphaned_intents = lock(&self.transactions.orphaned_intents);
         let is_ended = orphaned_intents.epoch == Some(view.epoch)
@@ -150,6 +157,7 @@ impl TxState {
         is_ended && self.transactions.joined.load(Ordering::SeqCst) == 0
     }
 
+    /// Tries to end a single orphaned intent. Returns when to run again.
     fn end_orphaned_intents(&self) -> Time {
         let (view, now) = (self.current_view(), self.job.now());
         let next = {
@@ -180,13 +188,13 @@ impl TxState {
         let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
         orphaned_intents.is_busy = false;
         match ended {
-            // Lost: what it had locked is rolled back by whoever finds it, once the loss is
-            // accepted.
+            // A lost intent needs no end: once the loss is accepted, each operation that meets a
+            // key of it rolls that key back.
             Ok(()) | Err(StoreError::Closed) => {}
             Err(_) if is_lost => {}
-            // Also if the recovery_decision is lost that it depends on: while the intent is there,
-            // somebody may come to ask for it, and that must not be when there is a
-            // recovery_decision about a later recovery.
+            // This includes the loss of the recovery decision that the intent depends on. While the
+            // intent is there, an operation may meet it and ask for its decision. The record must
+            // not hold the decision of a later recovery by then.
             Err(_) => {
                 orphaned_intents.left.insert(0, (member, slot));
                 orphaned_intents.not_before = Some(now.after(LATER));
@@ -195,7 +203,7 @@ impl TxState {
         if orphaned_intents.left.is_empty() { Time::NEVER } else { now }
     }
 
-    /// X6 for the intent of a dead member: brings it to its end, and removes it.
+    /// *release* for an intent of a dead member: ends the transaction, and deletes the record.
     pub(in crate::store) fn end_orphaned_intent(
         &self,
         member: MemberId,
@@ -208,7 +216,7 @@ impl TxState {
         if let Some(intent) = Intent::decode(value.bytes()) {
             self.conclude(IntentId { member, slot, nonce: intent.nonce }, &intent.keys)?;
         }
-        // Others may do the same; the dead write no other there.
+        // Another heir may delete the record, too. A dead member writes no new intent there.
         self.write(&key, false, |current, _| {
             Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
         })?;

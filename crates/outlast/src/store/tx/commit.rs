@@ -1,4 +1,6 @@
-//! Committing a transaction: intent, lock, validate, commit, apply, release.
+//! The steps of the committer: *intent*, *lock*, *validate*, *commit*.
+//!
+//! *apply* and *release* follow in [`super::resolve`] and [`super::cleanup`].
 
 use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
@@ -26,16 +28,16 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Which attempt at a transaction asks.
+/// The attempt at a transaction for which a key is read or locked.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct Attempt {
-    /// How often it has failed.
+    /// The number of failed attempts before it.
     pub(in crate::store) rank: u32,
-    /// The attempt at a recovery that it is joined to.
+    /// The attempt at a coordinated recovery that the transaction is joined to.
     pub(in crate::store) recovery: Option<u64>,
 }
 
-/// What was read of a key.
+/// What a transaction has read of a key. The value is `None` if the key does not exist.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct Observation {
     pub(in crate::store) observed: ObservedVersion,
@@ -43,6 +45,9 @@ pub(in crate::store) struct Observation {
 }
 
 impl Transaction {
+    /// Commits the transaction. A transaction without changes only validates its reads. A
+    /// transaction that changes a single key and read no other key is a conditional put. All other
+    /// transactions take the steps of the committer.
     pub(in crate::store) fn try_commit(&mut self) -> StoreResult<()> {
         if self.writes.is_empty() {
             return if self.is_consistent()? { Ok(()) } else { Err(StoreError::Aborted) };
@@ -59,9 +64,10 @@ impl Transaction {
         let inner = &self.state;
         let active = self.active.as_mut().expect("just announced");
         let committing = Committing::begin(inner, false)?;
-        // X3. What is locked needs no second look. It needs doubt if it is not changed: it may be
-        // lost and given up, and if readers could pass until X4, nobody could say whether that came
-        // first.
+        // *validate*. A locked key needs no second read. If the transaction does not change it, the
+        // intent becomes `validating` all the same: the partition of the key can be lost, and its
+        // loss accepted. If readers passed the intent until *commit*, no member could tell whether
+        // that loss or the transaction came first.
         if self.reads.keys().any(|key| !self.writes.contains_key(key)) {
             let intent = Intent {
                 nonce: active.id.nonce,
@@ -82,9 +88,10 @@ impl Transaction {
         }
         self.check_held()?;
         let (id, version, is_whole) = self.decide(committing)?;
-        // A partition can have been lost, and given up, while its key was locked: then the new
-        // value is gone with the provisional version. Nobody is told that it is there. So can that
-        // of the intent: then whoever came to a key before X5 has rolled it back.
+        // The partition of a key can have been lost, and its loss accepted, while the key was
+        // locked. Then the new value is gone with the provisional version, and the call must not
+        // return `Ok`. The partition of the intent can have been lost, too. Then an operation that
+        // met a key before *apply* has rolled it back.
         let inner = &self.state;
         if inner.job.epoch() != began {
             locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
@@ -96,7 +103,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// X1: writes the intent, with these keys beside those that it has.
+    /// *intent*: writes the intent, with these keys in addition to the keys that it lists already.
     fn announce(&mut self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<()> {
         let inner = &self.state;
         let _step = within(steps::Step::TxIntent);
@@ -131,7 +138,7 @@ impl Transaction {
                 Ok(())
             }
             Err(error) => {
-                // No key has a provisional version beyond those of before.
+                // Only the keys that the intent listed before can have a provisional version.
                 let is_joined = self.recovery.is_some();
                 match error {
                     StoreError::Timeout { .. } => {
@@ -144,13 +151,14 @@ impl Transaction {
         }
     }
 
+    /// The intent of this transaction, with these keys, in this state.
     fn intent(&self, id: IntentId, keys: &BTreeSet<Vec<u8>>, state: IntentState) -> Intent {
         let keys = keys.iter().cloned().collect();
         Intent { nonce: id.nonce, state, rank: self.rank, recovery: 0, keys }
     }
 
-    /// X2, once the intent is announced: the keys with the versions that they will have, without
-    /// and with those that are deleted.
+    /// *lock*, for all keys that the transaction changes. Returns the keys with their new versions,
+    /// first without and then with the deleted keys.
     fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, Versions)> {
         let inner = &self.state;
         let active = self.active.as_ref().expect("announced");
@@ -181,7 +189,8 @@ impl Transaction {
         Ok((versions, locked))
     }
 
-    /// X1 and X2 for keys of which it is not known yet what becomes of them.
+    /// *intent* and *lock* before the closure runs, for keys of which it is not known yet what the
+    /// transaction makes of them.
     pub(in crate::store) fn lock_all(&mut self, keys: BTreeSet<Vec<u8>>) -> StoreResult<()> {
         if keys.is_empty() {
             return Ok(());
@@ -199,7 +208,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Whether the keys that are asked for are still as they were read.
+    /// Reads the selected keys again. Returns whether all of them are as the transaction read them
+    /// first.
     fn look_again(&self, is_asked: impl Fn(&[u8]) -> bool) -> StoreResult<bool> {
         let _step = within(steps::Step::TxValidate);
         for (key, seen) in self.reads.iter().filter(|(key, _)| is_asked(key)) {
@@ -210,7 +220,9 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Whether all that was read is still there, so that there was a moment at which all of it was.
+    /// Reads all keys again. Returns whether no observed version has changed: then there was a
+    /// moment at which all reads were true. A transaction with a single read and without locks
+    /// needs no second read.
     pub(in crate::store) fn is_consistent(&mut self) -> StoreResult<bool> {
         if self.reads.len() < 2 && self.active.is_none() {
             return Ok(true);
@@ -219,8 +231,8 @@ impl Transaction {
         self.noted(result)
     }
 
-    /// An error if a key that was locked before the closure, which has only read it, was lost
-    /// since: others may have changed it.
+    /// Returns an error if a key that was locked before the closure ran, and that the closure only
+    /// read, was lost since. Other operations may have changed that key.
     fn check_held(&self) -> StoreResult<()> {
         let inner = &self.state;
         let held = self
@@ -232,7 +244,8 @@ impl Transaction {
             .try_for_each(|(key, version)| inner.check_incarnation(key, *version))
     }
 
-    /// X4 to X6: the intent, its version, and whether all of X5 was this call's.
+    /// *commit*, *apply* and *release*. Returns the intent, its version, and whether this call
+    /// applied every key itself.
     fn decide(&mut self, committing: Committing) -> StoreResult<(IntentId, Version, bool)> {
         let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
         let inner = &self.state;
@@ -252,7 +265,8 @@ impl Transaction {
                 inner.end(slot, id, keys, applied.map(drop), false);
                 Ok((id, version, is_whole))
             }
-            // The outcome is unknown for now, and may still be decided.
+            // The outcome is unknown: the write of the intent may still take effect. The background
+            // finds it out.
             Err(error @ StoreError::Timeout { .. }) => {
                 committing.goes_on();
                 inner.finish_later(slot, id, keys, false, true, LATER);
@@ -266,7 +280,7 @@ impl Transaction {
         }
     }
 
-    /// A transaction that changes a single key and depends on no other: a conditional write.
+    /// Commits a transaction that changes a single key and read no other key, by a conditional put.
     fn commit_one(&mut self) -> StoreResult<()> {
         let (key, write) = self.writes.iter().next().expect("one write");
         let seen = self.reads.get(key).map(|seen| seen.observed);
@@ -294,7 +308,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Lets go of what is locked, if the transaction was not decided.
+    /// Gives up the locks and the intent of a transaction that was not decided. If a member has not
+    /// answered in time, the background does it, so that the call ends.
     pub(in crate::store) fn release(&mut self) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
             let (inner, keys) = (&self.state, keys.into_iter().collect());
@@ -306,8 +321,8 @@ impl Transaction {
         }
     }
 
-    /// The transaction of a recovery, up to the decision: X1 and X2, and a second look at what was
-    /// only read.
+    /// `recover.prepare`, for the transaction of a coordinated recovery: does *intent* and *lock*,
+    /// then reads the keys again that the procedure only read.
     pub(in crate::store) fn prepare(&mut self) -> StoreResult<()> {
         self.check_open()?;
         let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
@@ -318,7 +333,7 @@ impl Transaction {
         if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
     }
 
-    /// Ends the transaction of a recovery as the recovery_decision says.
+    /// Ends the transaction of a coordinated recovery as the recovery decision says.
     pub(in crate::store) fn end_prepared(&mut self, is_committed: bool) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
             self.state.finish(slot, id, keys.into_iter().collect(), Some(is_committed), true);
@@ -326,8 +341,8 @@ impl Transaction {
         self.over = Some(if is_committed { COMMITTED } else { FAILED });
     }
 
-    /// Leaves the end of a recovery's transaction to the background: the recovery_decision is not
-    /// known.
+    /// Leaves the end of a coordinated recovery's transaction to the background, because the
+    /// recovery decision is not known.
     pub(in crate::store) fn abandon(&mut self) {
         self.over = Some(BROKEN);
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
@@ -337,14 +352,15 @@ impl Transaction {
     }
 }
 
-/// Keys in the order in which all transactions lock them.
+/// The keys in the order of their hashes, in which all transactions lock them.
 fn in_order(keys: &BTreeSet<Vec<u8>>) -> Vec<&Vec<u8>> {
     let mut keys: Vec<&Vec<u8>> = keys.iter().collect();
     keys.sort_by_key(|key| hash_key(key));
     keys
 }
 
-/// Whoever finds its intent changed was aborted.
+/// Turns a conflict into `Aborted`: another member has changed the intent, or the key of a
+/// transaction with a single key.
 fn as_aborted(error: StoreError) -> StoreError {
     match error {
         StoreError::Conflict { .. } => StoreError::Aborted,
@@ -353,7 +369,8 @@ fn as_aborted(error: StoreError) -> StoreError {
 }
 
 impl TxState {
-    /// Reads a key for a transaction.
+    /// Reads a key for an attempt at a transaction. The transaction of a coordinated recovery
+    /// passes the closed gate.
     pub(in crate::store) fn look(
         &self,
         by: Attempt,
@@ -369,7 +386,7 @@ impl TxState {
         })
     }
 
-    /// X2 for one key; see [`RecordOp::lock_key`].
+    /// *lock* for a single key; see [`TxState::lock_key_in`].
     pub(in crate::store) fn lock_key(
         &self,
         by: Attempt,
@@ -386,9 +403,10 @@ impl TxState {
         })
     }
 
-    /// X2 for one key: puts a provisional version in the place of what the transaction has read, or
-    /// of anything if it has not read the key. The version that the key has once the transaction is
-    /// committed; `None` if it has changed.
+    /// *lock* for a single key: puts a provisional version in the place of the version that the
+    /// transaction read, or of any version if it did not read the key. Returns the version that the
+    /// key has once the transaction is committed, or `None` if the key has changed since it was
+    /// read.
     #[allow(clippy::too_many_arguments, reason = "a step of the commit, called once")]
     fn lock_key_in(
         &self,
@@ -460,7 +478,7 @@ impl TxState {
         Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
     }
 
-    /// Reads a key for a transaction.
+    /// Reads a key inside an operation: its observed version, and its value if that is wanted.
     pub(in crate::store) fn look_in(
         &self,
         op: &mut RecordOp<'_>,
@@ -471,8 +489,8 @@ impl TxState {
         let primary = config.primary_member();
         let (mut found, mut floor) = (self.find_visible(op, config, key)?, 0);
         if found.is_none_or(|(_, block)| block.is_deleted) {
-            // The floor is looked at before the key: whatever is made and deleted after that is
-            // above it.
+            // The version floor is loaded before the key: a version of a key that is made and
+            // deleted after that is above the floor.
             floor = op.floor(primary, key.partition)?;
             found = self.find_visible(op, config, key)?;
         }
@@ -501,7 +519,7 @@ impl TxState {
         }
     }
 
-    /// What a reader is to see of a key, which may be that it is deleted.
+    /// The version of a key that a reader sees. It may be a tombstone.
     fn find_visible(
         &self,
         op: &RecordOp<'_>,
@@ -516,10 +534,11 @@ impl TxState {
     }
 }
 
-/// The mark of a key that does not exist: the greater of its tombstone's counter and the floor of
-/// its partition, so that a key that was made and deleted meanwhile has another one. That holds for
-/// one primary: the next one may have a lower floor, if the last one died while it was raised
-/// everywhere. So the configuration is a part of it.
+/// The observed version of an absent key: the greater of its tombstone's counter and the version
+/// floor of its partition. If the key is made and deleted meanwhile, this number grows. That holds
+/// for a single primary. The next primary may have a lower floor, if the former primary died while
+/// it was raising the floor everywhere. So the configuration number is a part of the observed
+/// version.
 pub(in crate::store) fn absent(config: &Configuration, counter: u64) -> ObservedVersion {
     ObservedVersion {
         exists: false,
@@ -528,8 +547,8 @@ pub(in crate::store) fn absent(config: &Configuration, counter: u64) -> Observed
 }
 
 impl TxState {
-    /// An error if a key that a recovery's procedure changes is changed by another member's
-    /// procedure.
+    /// Returns an error if a key that this member's procedure changes has a provisional version of
+    /// another member's procedure in this attempt at a coordinated recovery.
     fn check_overlap(
         &self,
         op: &RecordOp<'_>,
@@ -550,8 +569,8 @@ impl TxState {
         Err(OpError::Fail(StoreError::RecoveryFailed { reason }))
     }
 
-    /// X1 and X4: writes the own intent, over what this member has written there last, if that is
-    /// still there.
+    /// Writes this member's own intent, in *intent*, *validate*, *commit* and *release*. If
+    /// `expected` is given, the record must still have that version, which this member wrote last.
     pub(in crate::store) fn write_intent(
         &self,
         id: IntentId,
@@ -572,8 +591,9 @@ impl TxState {
         Ok(written.expect("a put changes the key"))
     }
 
-    /// Whether neither a key nor its partition has been lost, or given up, since this version was
-    /// made; otherwise it is `DataLost`. If it is lost, and not given up, whoever asks is told so.
+    /// Returns `DataLost` if the key or its partition was lost after this version was made and the
+    /// loss was accepted: its incarnation is then greater. If the loss is not accepted yet, the
+    /// access to the key returns `DataLost` itself.
     pub(in crate::store) fn check_incarnation(
         &self,
         key: &[u8],
@@ -583,13 +603,13 @@ impl TxState {
         let counter = self.run(|op| {
             let config = op.config(key.partition)?;
             let primary = config.primary_member();
-            // Not reconciled first, for which a full replica may have no room: whatever version the
-            // primary names was made in the incarnation that the key is in.
+            // The record is not reconciled first, because a full replica may have no room for that.
+            // Whichever version the primary names was made in the current incarnation of the key.
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
             let counter = match found {
                 Some(offset) => op.read_block(primary, offset)?.counter,
-                // The floor tells only where there is nothing: what was lost of other keys has
-                // raised it, too.
+                // The floor decides only if there is no version: the loss of other keys has raised
+                // it, too.
                 None => op.floor(primary, key.partition)?,
             };
             if op.is_current() { Ok(counter) } else { Err(OpError::Again) }

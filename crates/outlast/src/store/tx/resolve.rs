@@ -1,4 +1,7 @@
-//! Bringing a transaction to its end, by any member: abort, apply, roll back.
+//! The steps by which any member ends a transaction: *abort*, *apply* and *roll_back*.
+//!
+//! The module also writes and reads the recovery decision, which decides the intents that are
+//! joined to a coordinated recovery.
 
 use crate::engine::{MemberId, MemberSet};
 use crate::store::error::{StoreError, StoreResult};
@@ -17,19 +20,19 @@ use crate::store::steps::{self, within};
 use crate::store::tx::state::TxState;
 use std::time::Duration;
 
-/// How long a transaction may be in the way of others before they abort it, the first time that it
-/// is tried.
+/// How long an operation waits for an undecided transaction before it aborts that transaction. The
+/// time doubles with each failed attempt of the transaction.
 const PATIENCE: Duration = Duration::from_micros(200);
 
-/// How often that doubles: to a tenth of a second.
+/// How often [`PATIENCE`] doubles at most: to 0.1 s.
 const DOUBLINGS: u32 = 9;
 
-/// How often one who waits looks.
+/// The pause between two looks at a transaction that an operation waits for.
 const LOOK: Duration = Duration::from_micros(20);
 
 impl TxState {
-    /// Gets a transaction out of the way of a call, or waits a little for that. `rank` is how often
-    /// the caller's own transaction has failed, 0 for calls.
+    /// Removes a transaction that blocks a call, or waits a little for its end. `rank` is the
+    /// number of failed attempts of the caller's own transaction, and 0 for other calls.
     #[cold]
     pub(in crate::store) fn clear(
         &self,
@@ -40,9 +43,10 @@ impl TxState {
         let (job, id) = (&self.job, blocker.id);
         let standing = self.standing(&id)?;
         if standing.state.is_none_or(IntentState::is_decided) {
-            // Nobody waits here for the end of a freeze: who reads needs no more than the decision,
-            // and may itself be on its way to one that the freeze waits for (see `cut`). Only what
-            // has lost its intent stays as it is until then.
+            // This function does not wait for the end of a write freeze. A reader needs only the
+            // decision, and the caller may itself be about to decide a transaction that the freeze
+            // waits for (see `api::cut`). Only a provisional version that has lost its intent stays
+            // as it is until the end of the freeze.
             let result = self.resolve_in(
                 &blocker.key,
                 id,
@@ -55,7 +59,8 @@ impl TxState {
             return result.map(drop);
         }
         let now = job.now();
-        // Whoever has failed more often is given more time, by those who have not.
+        // A transaction with failed attempts gets more time, except from a caller with more failed
+        // attempts.
         let doublings = if rank > standing.rank { 0 } else { standing.rank.min(DOUBLINGS) };
         let until = match *blocked {
             Some((other, until)) if other == id => until,
@@ -69,7 +74,8 @@ impl TxState {
         Ok(())
     }
 
-    /// Decides that a transaction does not happen, unless it is decided.
+    /// *abort*: decides that a transaction does not happen, unless it is decided already. For a
+    /// joined intent this is an aborted recovery decision.
     pub(in crate::store) fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
         let _step = within(steps::Step::TxAbort);
         let key = intent_key(id.member, id.slot);
@@ -83,7 +89,7 @@ impl TxState {
                 .filter(|intent| intent.state == IntentState::Joined)
                 .map(|one| one.recovery);
             Ok(match intent {
-                // It shares the fate of its recovery.
+                // A joined intent is decided by the recovery decision alone.
                 Some(_) if joined.is_some() => Change::Nothing,
                 Some(intent) if !intent.state.is_decided() || mutant("tx-abort-late") => {
                     Change::Owned(Intent { state: IntentState::Aborted, ..intent }.encode())
@@ -97,8 +103,9 @@ impl TxState {
         Ok(())
     }
 
-    /// The recovery_decision about an attempt at a recovery: committed, with the members that the
-    /// store has then recovered from, or aborted; unless there is one already, which it is then.
+    /// Decides an attempt at a coordinated recovery: committed, with the members that the store has
+    /// then recovered from, or aborted, with a reason. If the record is about this attempt already,
+    /// it stays as it is. Returns the decision that the record holds.
     pub(in crate::store) fn decide(
         &self,
         recovery: u64,
@@ -128,14 +135,15 @@ impl TxState {
         Ok(recovery_decision.expect("the recovery decision was looked at"))
     }
 
-    /// The last recovery_decision.
+    /// The decision about the last attempt at a coordinated recovery, if there was an attempt.
     pub(in crate::store) fn recovery_decision(&self) -> StoreResult<Option<RecoveryDecision>> {
         let key = RecoveryDecision::key();
         let found = self.run(|op| self.look_in(op, &self.any_key_ref(&key), true))?;
         Ok(found.value.and_then(|value| RecoveryDecision::decode(value.bytes())))
     }
 
-    /// How a transaction stands.
+    /// The state of a transaction, from its intent, and from the recovery decision if the intent is
+    /// joined.
     pub(in crate::store) fn standing(&self, id: &IntentId) -> StoreResult<IntentStanding> {
         self.run(|op| {
             let standing = op.standing(id)?;
@@ -143,14 +151,14 @@ impl TxState {
         })
     }
 
-    /// Whether the record of an intent is lost, and not merely the recovery_decision that it
+    /// Whether the record of an intent is lost, and not merely the recovery decision that it
     /// depends on.
     pub(in crate::store) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
         let id = IntentId { member, slot, nonce: 0 };
         matches!(self.run(|op| op.read_intent(&id)), Err(StoreError::DataLost { .. }))
     }
 
-    /// Whether a transaction has happened; if that is not decided, it does not.
+    /// Whether a transaction has happened. If it is undecided, it is aborted first.
     pub(in crate::store) fn decision(&self, id: IntentId) -> StoreResult<bool> {
         let mut standing = self.standing(&id)?;
         if standing.state.is_some_and(|state| !state.is_decided()) {
@@ -160,13 +168,15 @@ impl TxState {
         Ok(standing.state == Some(IntentState::Committed))
     }
 
-    /// Brings a transaction to its end, whatever it is, at all its keys.
+    /// Ends a transaction at all its keys, by *apply* or *roll_back*. If it is undecided, it is
+    /// aborted first.
     pub(in crate::store) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
         let is_committed = self.decision(id)?;
         keys.iter().try_for_each(|key| self.resolve(key, id, is_committed).map(drop))
     }
 
-    /// X5 for one key; whether it was left to do. If its partition is lost there is nothing.
+    /// *apply* or *roll_back* for a single key. Returns whether this call did it. In a lost
+    /// partition there is nothing to do.
     pub(in crate::store) fn resolve(
         &self,
         key: &[u8],
@@ -176,7 +186,8 @@ impl TxState {
         self.resolve_in(key, id, is_committed, true)
     }
 
-    /// The same; if the store is frozen it is left to others, unless the caller waits for that.
+    /// *apply* or *roll_back* for a single key. While the store is frozen, the call waits if
+    /// `waits` is set. Otherwise it leaves the key as it is, for a later operation.
     fn resolve_in(
         &self,
         key: &[u8],
@@ -197,9 +208,9 @@ impl TxState {
         }
     }
 
-    /// X5 for one key: puts the value after, or the one before, in the place of a transaction's
-    /// provisional version, if that is there; whether it was. Whoever does it makes the same
-    /// version.
+    /// *apply* or *roll_back* for a single key, inside an operation: puts the new or the old value
+    /// in the place of the transaction's provisional version. Returns whether the provisional
+    /// version was there. Every member makes an identical version, so the step can be repeated.
     fn resolve_with(
         &self,
         op: &mut RecordOp<'_>,
@@ -257,6 +268,7 @@ impl TxState {
         op.replace(config, key, before, &bytes, shape).map(|_| true)
     }
 
+    /// Reads a range of a replica's segment.
     pub(in crate::store) fn read_bytes(
         &self,
         op: &RecordOp<'_>,
@@ -269,7 +281,7 @@ impl TxState {
         Ok(bytes)
     }
 
-    /// Whether a transaction has locked a key.
+    /// Whether a key is locked: the primary's head word names a provisional version.
     pub(in crate::store) fn is_locked(&self, key: &[u8]) -> StoreResult<bool> {
         let key = self.key_ref(key)?;
         self.run_call(&key, |op| {
@@ -281,8 +293,9 @@ impl TxState {
         })
     }
 
-    /// The same while the store is frozen (see `cut`): then no living transaction is in doubt. One
-    /// of the dead is aborted, and what has lost its intent is as it was before.
+    /// The version of a key that a reader sees while the store is frozen (see `api::cut`). No
+    /// transaction of a living member is `validating` then. A validating intent of a dead member is
+    /// aborted. A provisional version that has lost its intent counts as rolled back.
     pub(in crate::store) fn visible_in_freeze(
         &self,
         op: &RecordOp<'_>,

@@ -1,4 +1,5 @@
-//! What a member keeps for transactions.
+//! What a member keeps for transactions: intent records, unfinished transactions and orphaned
+//! intents.
 
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The state of the transaction layer, with those of the layers below.
+/// The state of the transaction layer. It contains the state of the record layer below.
 pub(in crate::store) struct TxState {
     pub(in crate::store) record: RecordState,
     pub(in crate::store) transactions: Transactions,
@@ -25,66 +26,82 @@ impl std::ops::Deref for TxState {
     }
 }
 
-/// How many transactions of a member may be committing at once.
+/// The number of intent records of a member, and so of its transactions that can commit at once.
 pub(in crate::store) const SLOTS: u32 = 64;
 
-/// How long to wait while all intent records are in use.
+/// The pause between two looks for an intent record while all of them are in use.
 const CROWDED: Duration = Duration::from_micros(200);
 
-/// An intent record of this member, and what is remembered of it.
+/// An intent record of this member, with its cached location.
 pub(in crate::store) struct IntentSlot {
     pub(in crate::store) number: u32,
     pub(in crate::store) cached: Box<CachedLocation>,
 }
 
-/// A transaction that could not be brought to its end.
+/// A transaction of this member that its call could not end. The background ends it.
 pub(in crate::store) struct Unfinished {
+    /// The intent record, which stays in use until the transaction is ended.
     pub(in crate::store) slot: IntentSlot,
     pub(in crate::store) id: IntentId,
     pub(in crate::store) keys: Vec<Vec<u8>>,
-    /// Whether it is joined to a recovery.
+    /// Whether its intent is joined to a coordinated recovery.
     pub(in crate::store) is_joined: bool,
+    /// When the background tries next.
     pub(in crate::store) due: Time,
-    /// Whether its decision may be under way: a freeze waits until it is known (see `cut`).
+    /// Whether *commit* may still take effect. A write freeze and a closing gate wait until that is
+    /// known.
     pub(in crate::store) is_committing: bool,
 }
 
 /// What a member keeps for transactions.
+///
+/// Orderings: `committing` is SeqCst. A committer raises it and then loads the write freeze and the
+/// gate. A member that sets the freeze or closes the gate stores that first and then loads
+/// `committing`. In a single total order at least one of the two sees the other. `joined` is SeqCst
+/// as well: a member that loads 0 finds no joined intent of its own in the store, because the count
+/// falls only after the intent was emptied or found lost. `made` and `nonce` are Relaxed: they only
+/// hand out distinct numbers. Intent records pass from thread to thread under the lock of `free`.
 #[derive(Default)]
 pub(in crate::store) struct Transactions {
+    /// Intent records that no transaction uses.
     pub(in crate::store) free: Mutex<Vec<IntentSlot>>,
+    /// The number of intent records that this member has made.
     made: AtomicU32,
+    /// The last number that was given out, as a nonce or for a random pause.
     pub(in crate::store) nonce: AtomicU64,
+    /// Transactions that the background has to end.
     pub(in crate::store) unfinished: Mutex<Vec<Unfinished>>,
-    /// The dead whose intents this member is to end, as their heir.
+    /// The intents of dead members that this member ends, as their heir.
     pub(in crate::store) orphaned_intents: Mutex<OrphanedIntents>,
-    /// How many transactions are between the beginning and the end of their decision; see `cut`.
+    /// The number of transactions between the beginning and the end of their decision.
     pub(in crate::store) committing: AtomicU64,
-    /// How many intents that are joined to a recovery have not been brought to their end.
+    /// The number of intents of this member that are joined to a coordinated recovery and not
+    /// ended.
     pub(in crate::store) joined: AtomicU64,
-    /// The activities that run a closure.
+    /// The activities that run the closure of a transaction.
     inside: Mutex<Vec<u64>>,
 }
 
 impl Transactions {
-    /// Whether transactions of this member are being decided.
+    /// Whether a transaction of this member is being decided.
     pub(in crate::store) fn is_committing(&self) -> bool {
         self.committing.load(Ordering::SeqCst) > 0
     }
 
-    /// An error if this activity runs a closure.
+    /// Returns an error if this activity runs the closure of a transaction.
     pub(in crate::store) fn check_not_inside(&self, activity: u64) -> StoreResult<()> {
         if lock(&self.inside).contains(&activity) { Err(StoreError::Nested) } else { Ok(()) }
     }
 }
 
-/// While it exists, this activity runs a closure.
+/// While this guard exists, its activity runs the closure of a transaction.
 pub(in crate::store) struct Inside<'a> {
     store: &'a TxState,
     activity: u64,
 }
 
 impl<'a> Inside<'a> {
+    /// Begins to run a closure. Returns an error if this activity runs a closure already.
     pub(in crate::store) fn enter(store: &'a TxState) -> StoreResult<Inside<'a>> {
         let activity = store.job.activity();
         let mut inside = lock(&store.transactions.inside);
@@ -102,12 +119,13 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A transaction that is being decided: it goes on even if the store is frozen meanwhile.
+/// A transaction that is being decided. It goes on even if the store is frozen meanwhile.
 pub(in crate::store) struct Committing(Arc<TxState>);
 
 impl Committing {
-    /// Waits until the store is not frozen. Whoever freezes it from then on waits for the end of
-    /// this; and whoever closes the gate of global mode, which only a recovery passes.
+    /// Waits until the store is not frozen, and counts a transaction as being decided. A write
+    /// freeze or a closing gate that comes later waits for the end of the decision. Only the
+    /// transaction of a coordinated recovery passes a closed gate.
     pub(in crate::store) fn begin(
         store: &Arc<TxState>,
         is_recovery: bool,
@@ -126,13 +144,14 @@ impl Committing {
         }
     }
 
-    /// It goes on when this call has ended: whoever brings it to its end counts it off.
+    /// Keeps the transaction counted after this call, because its outcome is unknown. The
+    /// background subtracts it when the outcome is known.
     pub(in crate::store) fn goes_on(self) {
         self.0.transactions.committing.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// G7: the recovery_decision that a recovery is committed, not while the store is frozen.
+/// `recover.decide`: decides an attempt at a coordinated recovery, not while the store is frozen.
 pub(in crate::store) fn decide_recovery_unfrozen(
     store: &Arc<TxState>,
     attempt: u64,
@@ -148,18 +167,24 @@ impl Drop for Committing {
     }
 }
 
+/// The intents of dead members that this member ends, as their heir.
 #[derive(Default)]
 pub(in crate::store) struct OrphanedIntents {
+    /// The epoch of the last view in which this member looked for dead members.
     pub(in crate::store) epoch: Option<Epoch>,
+    /// The dead members that were entered into `left`.
     pub(in crate::store) done: MemberSet,
+    /// The intents to visit: the dead member and the number of its intent record.
     pub(in crate::store) left: Vec<(MemberId, u32)>,
-    /// Whether one is being ended.
+    /// Whether an activity is ending an intent that it has taken from `left`.
     pub(in crate::store) is_busy: bool,
+    /// When to go on after an intent could not be ended.
     pub(in crate::store) not_before: Option<Time>,
 }
 
 impl TxState {
-    /// An intent record that no transaction uses.
+    /// Takes an intent record that no transaction uses: a released record or a new record. If all
+    /// are in use, the call waits within the time limit.
     pub(in crate::store) fn take_slot(&self) -> StoreResult<IntentSlot> {
         let (job, transactions) = (&self.job, &self.transactions);
         let limit = job.time_limit();

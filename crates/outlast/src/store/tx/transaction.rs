@@ -1,4 +1,4 @@
-//! A transaction as its program sees it: reads, changes, commit.
+//! A transaction as the program sees it: reads, private changes, commit, abort and retry.
 
 use crate::engine::Epoch;
 use crate::store::error::{StoreError, StoreResult};
@@ -12,15 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// From which rank on keys are locked before the closure runs.
+/// From this number of failed attempts on, a transaction locks its keys before its closure runs.
 const EAGER: u32 = 2;
 
-/// How long to wait before a transaction is tried again: a random part of this, doubled each time.
+/// The longest pause before a second attempt. It doubles with each failed attempt, and the pause is
+/// a random part of it.
 const BACK_OFF: Duration = Duration::from_micros(20);
 
+/// How often the longest pause doubles at most.
 const BACK_OFF_DOUBLINGS: u32 = 9;
 
-/// Keys with the versions that they have.
+/// Keys with their versions.
 pub(in crate::store) type Versions = Vec<(Vec<u8>, Version)>;
 
 /// What a transaction makes of a key.
@@ -33,40 +35,48 @@ pub(in crate::store) enum Write {
     Delete,
 }
 
-/// An intent that was written.
+/// An intent that the transaction has written and not decided.
 pub(in crate::store) struct Active {
     pub(in crate::store) slot: IntentSlot,
     pub(in crate::store) id: IntentId,
     /// The version of the intent record.
     pub(in crate::store) version: Version,
+    /// The keys that the intent lists.
     pub(in crate::store) keys: BTreeSet<Vec<u8>>,
 }
 
 /// A transaction: reads and changes of any keys, which take effect together at
-/// [`Transaction::commit`] or not at all. See [`Store::transaction`], and [`Store::begin`] for one
-/// that is not a closure.
+/// [`Transaction::commit`], or not at all. [`Store::transaction`](crate::store::Store::transaction)
+/// runs a closure as a transaction, and [`Store::begin`](crate::store::Store::begin) begins a
+/// transaction without a closure.
 ///
-/// Its calls never wait for another transaction for longer than a tenth of a second. What it reads
-/// may have changed before it commits, and values of several keys may never have been there
-/// together; then it does not commit. Dropping it aborts it.
+/// No call of a transaction waits for another transaction for longer than 0.1 s. A value that it
+/// has read may change before it commits, and the values of several keys may never have existed
+/// together. In both cases the transaction does not commit. Dropping a transaction aborts it.
 pub struct Transaction {
     pub(in crate::store) state: Arc<TxState>,
+    /// The number of failed attempts before this attempt.
     pub(in crate::store) rank: u32,
-    /// The attempt at a recovery that it is joined to, if it is a recovery's.
+    /// The attempt at a coordinated recovery that the transaction is joined to, if it belongs to a
+    /// recovery.
     pub(in crate::store) recovery: Option<u64>,
-    /// How many recoveries there had been when it began.
+    /// The number of recoveries that this member had seen when the transaction began.
     pub(in crate::store) recoveries: u64,
-    /// How it ended, if it has.
+    /// How the transaction ended; `None` while it is open.
     pub(in crate::store) over: Option<&'static str>,
-    /// Whether a member has not answered in time: then the call ends, and the background does the
+    /// Whether a member has not answered in time. Then the call ends, and the background does the
     /// rest.
     pub(in crate::store) is_late: bool,
+    /// The keys that were read, each with what its first read found.
     pub(in crate::store) reads: BTreeMap<Vec<u8>, Observation>,
+    /// The private changes.
     pub(in crate::store) writes: BTreeMap<Vec<u8>, Write>,
+    /// The intent, from *intent* until the transaction is decided or given up.
     pub(in crate::store) active: Option<Active>,
-    /// The keys that were locked before the closure, with the versions that this made, and the
-    /// epoch of before that.
+    /// The keys that were locked before the closure ran, with the versions that *lock* returned,
+    /// and the epoch from before the locks.
     pub(in crate::store) held: Option<(Epoch, Versions)>,
+    /// The keys that were set, with their new versions, once the transaction is committed.
     pub(in crate::store) versions: Vec<(Vec<u8>, Version)>,
 }
 
@@ -86,23 +96,25 @@ pub(in crate::store) const COMMITTED: &str = "committed";
 
 const ABORTED: &str = "aborted";
 
-/// Not carried out because of others.
+/// The transaction did not commit because another operation was in its way. It can be tried again.
 pub(in crate::store) const FAILED: &str = "not carried out";
 
-/// It ended with another error.
+/// The transaction ended with another error.
 pub(in crate::store) const BROKEN: &str = "ended by an error";
 
 impl Transaction {
+    /// Returns an error if the transaction has ended, or began before the last recovery.
     pub(in crate::store) fn check_open(&self) -> StoreResult<()> {
         if let Some(how) = self.over {
             return Err(StoreError::TransactionOver { how });
         }
-        // What was read before a recovery is of another time.
+        // Values that were read before a recovery are out of date.
         let is_of_now = self.recoveries == self.state.gate.recoveries();
         if is_of_now { Ok(()) } else { Err(StoreError::Revoked) }
     }
 
-    /// The transaction of a recovery has no end of its own.
+    /// Returns an error in the transaction of a coordinated recovery: the recovery ends it,
+    /// together with the transactions of all members.
     fn check_own_end(&self, what: &str) -> StoreResult<()> {
         if self.recovery.is_none() {
             return Ok(());
@@ -113,7 +125,7 @@ impl Transaction {
         Err(StoreError::Invalid { reason })
     }
 
-    /// What the store has under a key, read once.
+    /// What the store has under a key. A second call returns what the first call has read.
     fn seen(&mut self, key: &[u8]) -> StoreResult<&Observation> {
         self.check_open()?;
         check_key(key)?;
@@ -125,16 +137,18 @@ impl Transaction {
         Ok(&self.reads[key])
     }
 
+    /// This attempt, as an argument of the operations that it runs.
     pub(in crate::store) fn attempt(&self) -> Attempt {
         Attempt { rank: self.rank, recovery: self.recovery }
     }
 
+    /// Reads a key from the store.
     pub(in crate::store) fn look(&self, key: &[u8], wants_value: bool) -> StoreResult<Observation> {
         self.state.look(self.attempt(), key, wants_value)
     }
 
-    /// The value of a key as this transaction sees it: what it has put itself, or what the store
-    /// has; `None` if it does not exist.
+    /// The value of a key as this transaction sees it: its own change, or else the value in the
+    /// store. `None` if the key does not exist.
     pub fn get(&mut self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         self.check_open()?;
         check_key(key)?;
@@ -145,16 +159,16 @@ impl Transaction {
         }
     }
 
-    /// The value of a key as it is without this transaction, with its version and owner.
+    /// The value of a key without the changes of this transaction, with its version and owner.
     pub fn get_before(&mut self, key: &[u8]) -> StoreResult<Option<Value>> {
         Ok(self.seen(key)?.value.clone())
     }
 
-    /// Sets a key. A key that does not exist will be owned by this member.
+    /// Sets a key. If the key does not exist, this member will own it.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> StoreResult<()> {
         self.check_open()?;
         check_key(key)?;
-        // What was deleted and is put again is a new key.
+        // A key that is deleted and put again is a new key, which this member owns.
         let is_mine = match self.writes.get(key) {
             Some(Write::Put { is_mine, .. }) => *is_mine,
             Some(Write::Delete) => true,
@@ -164,7 +178,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Deletes a key; whether it exists, as this transaction sees it.
+    /// Deletes a key. Returns whether the key existed, as this transaction sees it.
     pub fn delete(&mut self, key: &[u8]) -> StoreResult<bool> {
         let exists = self.get(key)?.is_some();
         if exists {
@@ -173,7 +187,8 @@ impl Transaction {
         Ok(exists)
     }
 
-    /// Adds to a key that holds a number; see [`Store::add`].
+    /// Adds to a key that holds a number, and returns the sum; see
+    /// [`Store::add`](crate::store::Store::add).
     pub fn add(&mut self, key: &[u8], delta: i64) -> StoreResult<i64> {
         let before = match self.get(key)? {
             None => 0,
@@ -189,15 +204,17 @@ impl Transaction {
         Ok(sum)
     }
 
-    /// Makes this member the owner of a key; whether the key exists, as this transaction sees it.
+    /// Makes this member the owner of a key. Returns whether the key exists, as this transaction
+    /// sees it.
     pub fn adopt(&mut self, key: &[u8]) -> StoreResult<bool> {
         let Some(value) = self.get(key)? else { return Ok(false) };
         self.writes.insert(key.to_vec(), Write::Put { value, is_mine: true });
         Ok(true)
     }
 
-    /// Makes the transaction depend on what the store has under a key: [`StoreError::Conflict`] if
-    /// it is not as expected, and it does not commit if that changes before.
+    /// Makes the transaction depend on what the store has under a key. Returns
+    /// [`StoreError::Conflict`] if the key is not as expected. If the key changes before the
+    /// commit, the transaction does not commit.
     pub fn require(&mut self, key: &[u8], expect: Expect) -> StoreResult<()> {
         let found = self.seen(key)?.value.as_ref().map(Value::version);
         let is_right = match expect {
@@ -207,9 +224,10 @@ impl Transaction {
         if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
     }
 
-    /// Carries the transaction out: all of it, or nothing ([`StoreError::Aborted`]: others were
-    /// faster; [`Transaction::retry`] begins it again). After [`StoreError::Timeout`] the outcome
-    /// is unknown, to this member for now; it is all or nothing all the same.
+    /// Commits the transaction: all its changes take effect, or none do. After
+    /// [`StoreError::Aborted`] nothing has changed, because another operation was faster;
+    /// [`Transaction::retry`] begins the transaction again. After [`StoreError::Timeout`] this
+    /// member does not know the outcome yet, which is all or nothing in that case, too.
     pub fn commit(&mut self) -> StoreResult<()> {
         self.check_own_end("commit()")?;
         self.check_open()?;
@@ -224,7 +242,7 @@ impl Transaction {
         result
     }
 
-    /// Ends the transaction without any effect. A transaction that is over stays as it is.
+    /// Ends the transaction without any effect. A transaction that has ended stays as it is.
     pub fn abort(&mut self) {
         if self.over.is_none() {
             self.over = Some(ABORTED);
@@ -232,9 +250,9 @@ impl Transaction {
         }
     }
 
-    /// Begins the transaction again, empty. Each time others have more patience with it; from the
-    /// third attempt on, the keys that the last one touched are kept from changing from here on,
-    /// until it is committed, aborted or dropped.
+    /// Begins the transaction again, empty. After each failed attempt other operations wait longer
+    /// for it. From the third attempt on, this call locks the keys that the last attempt touched:
+    /// they do not change until the transaction is committed, aborted or dropped.
     pub fn retry(&mut self) -> StoreResult<()> {
         self.check_own_end("retry()")?;
         self.release();
@@ -255,12 +273,14 @@ impl Transaction {
         locked
     }
 
-    /// After [`Transaction::commit`]: the keys that were set, with their new versions.
+    /// The keys that were set, with their new versions. The list is filled by
+    /// [`Transaction::commit`].
     pub fn versions(&self) -> &[(Vec<u8>, Version)] {
         &self.versions
     }
 
-    /// A pause before the next attempt: a random part of a time that grows.
+    /// Pauses before the next attempt, for a random part of a time that grows with each failed
+    /// attempt.
     pub(in crate::store) fn back_off(&self) {
         let job = &self.state.job;
         let nonce = self.state.transactions.nonce.fetch_add(1, Ordering::Relaxed);
@@ -269,7 +289,7 @@ impl Transaction {
         job.sleep(Duration::from_nanos(part));
     }
 
-    /// Notes whether a member has not answered in time.
+    /// Records whether a member has not answered in time, and passes the result on.
     pub(in crate::store) fn noted<T>(&mut self, result: StoreResult<T>) -> StoreResult<T> {
         self.is_late |= matches!(result, Err(StoreError::Timeout { .. }));
         result
