@@ -1,4 +1,27 @@
-//! What the store does in the background of a member.
+//! The background services of the store, in the order in which they run.
+//!
+//! The background runs this list whenever the bell of the member has rung, or a service is due. A
+//! death rings the bell. Each service compares the epoch or the view with what it has seen, and
+//! acts on a death by itself:
+//!
+//! | service | what it does | on a death |
+//! |---|---|---|
+//! | `serve_messages` | handles the messages of other members | |
+//! | `watch_gate` | global mode: checks for deaths and revocations | closes the gate |
+//! | `accept_some` | accepts losses, as the first replica | |
+//! | `leave_some` | answers leavers, and announces the own leaving | stops waiting for the dead |
+//! | `repair_some` | fills new replicas, and salvages partitions | checks all partitions anew |
+//! | `release_orphans` | releases locks that calls with an unknown outcome left | |
+//! | `notify_of_loss` | calls the listeners of `on_loss` | reports the lost partitions |
+//! | `release_dead_segments` | salvage: gives dead segments back | waits until all is salvaged |
+//! | `remove_some` | removes the records of deleted keys | |
+//! | `reclaim_some` | takes back blocks | takes the blocks that the dead held |
+//! | `give_back_some` | returns large blocks to their replicas | |
+//! | `clear_stragglers` | checks which stragglers have landed | drops stragglers to the dead |
+//! | `end_transactions` | ends unfinished transactions | as heir, ends orphaned intents |
+//!
+//! Calls act on a death without the background: the next operation uses the configuration of the
+//! new view, and a caller takes over the lock of a dead holder.
 
 use crate::engine::Time;
 use crate::job::{Job, Service};
@@ -6,10 +29,10 @@ use crate::store::member::state::StoreState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many pieces of repair are done in a row before the others of the background have their turn.
+/// The number of pieces of repair that are done in a row before the other services run.
 const PIECES: usize = 16;
 
-/// The store's part of a member's background.
+/// The service of the store in the background of a member.
 pub(in crate::store) struct Background(pub(in crate::store) Arc<StoreState>);
 
 impl Service for Background {
@@ -19,11 +42,12 @@ impl Service for Background {
             return Time::NEVER;
         }
         self.0.set_background(true);
-        // First: those who wait are to know.
+        // The gate comes first, so that waiting calls return `Revoked` at once.
         self.0.watch_gate();
         self.0.accept_some();
         let leave = self.0.leave_some();
-        // Several pieces, since it costs more to come here again than to do one.
+        // Several pieces are done in a row, since another run of the background costs more than a
+        // piece.
         let mut repair = self.0.repair_some();
         for _ in 0..PIECES {
             if repair > self.0.job.now() {
