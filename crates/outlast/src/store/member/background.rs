@@ -37,31 +37,52 @@ pub(in crate::store) struct Background(pub(in crate::store) Arc<StoreState>);
 
 impl Service for Background {
     fn run(&self, _: &Job) -> Time {
-        self.0.serve_messages();
-        if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
+        let store = &self.0;
+        store.serve_messages();
+        if !store.is_open.load(Ordering::Acquire) || store.is_closed.load(Ordering::Acquire) {
             return Time::NEVER;
         }
-        self.0.set_background(true);
+        store.set_background(true);
         // The gate comes first, so that waiting calls return `Revoked` at once.
-        self.0.watch_gate();
-        self.0.accept_some();
-        let leave = self.0.leave_some();
-        // Several pieces are done in a row, since another run of the background costs more than a
-        // piece.
-        let mut repair = self.0.repair_some();
+        store.watch_gate();
+        store.accept_some();
+        // Each of the other services returns when it wants to run again.
+        let leaving = store.leave_some();
+        let repair = self.repair();
+        let orphaned_locks = store.release_orphans();
+        let loss = store.notify_of_loss();
+        let dead_segments = store.release_dead_segments();
+        let removal = store.remove_some();
+        let reclaiming = store.reclaim_some();
+        let large_blocks = store.give_back_some();
+        let stragglers = store.clear_stragglers();
+        let transactions = store.end_transactions();
+        leaving
+            .min(repair)
+            .min(orphaned_locks)
+            .min(loss)
+            .min(dead_segments)
+            .min(removal)
+            .min(reclaiming)
+            .min(large_blocks)
+            .min(stragglers)
+            .min(transactions)
+    }
+}
+
+impl Background {
+    /// Does several pieces of repair in a row, since another run of the background costs more than
+    /// a piece. Messages are served between the pieces.
+    fn repair(&self) -> Time {
+        let store = &self.0;
+        let mut due = store.repair_some();
         for _ in 0..PIECES {
-            if repair > self.0.job.now() {
+            if due > store.job.now() {
                 break;
             }
-            self.0.serve_messages();
-            repair = self.0.repair_some();
+            store.serve_messages();
+            due = store.repair_some();
         }
-        let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.notify_of_loss());
-        let repair = repair.min(self.0.release_dead_segments());
-        let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
-        repair
-            .min(self.0.give_back_some())
-            .min(self.0.clear_stragglers())
-            .min(self.0.end_transactions())
+        due
     }
 }
