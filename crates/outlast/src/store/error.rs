@@ -121,7 +121,7 @@ pub enum StoreError {
         /// What was found, and what the call expects.
         what: String,
     },
-    /// The store never writes what the memory of a member holds: other code has written there.
+    /// The memory of a member holds data that the store never writes: other code has written there.
     /// Nothing was changed.
     #[error(
         "the store's memory at {member} is damaged: {what}; something has written there that is not the store, and what it holds cannot be trusted; put the key again, or end that member, so that its copies are made anew from those of others"
