@@ -22,7 +22,8 @@ pub enum StoreError {
     /// is run again. If `partition` belongs to none of its keys, the store's own record of the
     /// transaction was lost: read each of its keys.
     #[error(
-        "all copies of partition {partition} are lost: more members died than the store has copies; accept_loss() gives the partition up and starts it empty"
+        "all complete replicas of partition {partition} are lost: too many members died before \
+         repair was complete; accept_loss() gives the partition up and starts it empty"
     )]
     DataLost {
         /// The lost partition.
@@ -30,7 +31,8 @@ pub enum StoreError {
     },
     /// A living member did not answer in time. Whether the call had an effect is unknown.
     #[error(
-        "{member} lives but did not answer within {limit:?}; it may be stopped or starved, and whether the call had an effect is unknown"
+        "{member} lives but did not answer within {limit:?}; it may be stopped or starved, and \
+         whether the call had an effect is unknown: find that out before you call again"
     )]
     Timeout {
         /// The member that did not answer.
@@ -42,19 +44,24 @@ pub enum StoreError {
     /// [`recover`](super::Store::recover). Whether a write that was in flight had an effect is
     /// unknown.
     #[error(
-        "a member has died or the store was revoked: all members have to call recover(); whether a write that was under way had an effect is unknown"
+        "a member has died or the store was revoked: all members have to call recover(); whether \
+         a write that was in flight had an effect is unknown"
     )]
     Revoked,
     /// A recovery was not carried out at any member. Nothing was changed.
     #[error(
-        "the recovery was not carried out: {reason}; nothing was changed, and recover() may be called again"
+        "the recovery was not carried out at any member: {reason}; nothing was changed, and \
+         recover() may be called again"
     )]
     RecoveryFailed {
         /// Why the recovery was not carried out.
         reason: String,
     },
     /// The condition of a conditional call does not hold. Nothing was changed.
-    #[error("the key is not as expected: {}", found.map_or("it does not exist".to_string(), |v| format!("it has version {v}")))]
+    #[error(
+        "the key is not as expected: {}; nothing was changed; read the key and decide again",
+        found.map_or("it does not exist".to_string(), |v| format!("it has version {v}"))
+    )]
     Conflict {
         /// The version of the key; `None` if the key does not exist.
         found: Option<Version>,
@@ -62,30 +69,38 @@ pub enum StoreError {
     /// A transaction was not carried out: other calls changed what it had read, or it blocked them
     /// for too long. Nothing was changed.
     #[error(
-        "the transaction was not carried out, since others changed what it had read or were held up by it; begin it again"
+        "the transaction was not carried out: other calls changed what it had read, or it blocked \
+         them for too long; nothing was changed; begin it again"
     )]
     Aborted,
     /// A transaction was tried again until the job's time limit, and other calls were faster each
     /// time. Nothing was changed.
     #[error(
-        "the transaction was tried {attempts} times and met others each time; make it shorter, or try it later"
+        "the transaction was tried {attempts} times and conflicted with other calls each time; \
+         nothing was changed; make it shorter, or try it later"
     )]
     Contended {
         /// The number of attempts.
         attempts: u32,
     },
     /// The transaction has been committed, was aborted, or has failed. The call changed nothing.
-    #[error("the transaction is over, it was {how}; begin a new one")]
+    #[error(
+        "the transaction is over: it was {how}; this call changed nothing; begin a new transaction"
+    )]
     TransactionOver {
         /// How the transaction ended.
         how: &'static str,
     },
     /// A transaction was begun inside the closure of another transaction. Nothing was changed.
-    #[error("a transaction cannot be part of another; use the outer one's handle for all of it")]
+    #[error(
+        "a transaction cannot begin inside another transaction; nothing was changed; use the \
+         handle of the outer transaction for all keys"
+    )]
     Nested,
     /// Another holder kept the lock until after the deadline. Nothing was changed.
     #[error(
-        "the lock is held by {holder}, and was not released within {waited:?}; wait longer, or find out what the holder does"
+        "the lock is held by {holder}, and was not released within {waited:?}; nothing was \
+         changed; wait longer, or find out what the holder does"
     )]
     Locked {
         /// The member that holds the lock; the holder may be another thread of the own member.
@@ -94,7 +109,7 @@ pub enum StoreError {
         waited: Duration,
     },
     /// A replica of the key has no room for the value. Nothing was changed.
-    #[error("no room at {member}: {reason}")]
+    #[error("no room at {member}, nothing was changed: {reason}")]
     OutOfMemory {
         /// The member of that replica.
         member: MemberId,
@@ -102,13 +117,16 @@ pub enum StoreError {
         reason: String,
     },
     /// The key is empty or too long. Nothing was changed.
-    #[error("a key of {len} bytes cannot be; 1 to {} bytes", super::KEY_LEN_MAX)]
+    #[error("key length {len} is outside 1..={}", super::KEY_LEN_MAX)]
     BadKey {
         /// The length of the key.
         len: usize,
     },
     /// The buffer is too small for the value. Nothing was copied.
-    #[error("the value has {needed} bytes, and the buffer only {given}")]
+    #[error(
+        "the value has {needed} bytes, and the buffer only {given}; nothing was copied; call again \
+         with a larger buffer"
+    )]
     BufferTooSmall {
         /// The length of the value.
         needed: u64,
@@ -124,7 +142,9 @@ pub enum StoreError {
     /// The memory of a member holds data that the store never writes: other code has written there.
     /// Nothing was changed.
     #[error(
-        "the store's memory at {member} is damaged: {what}; something has written there that is not the store, and what it holds cannot be trusted; put the key again, or end that member, so that its copies are made anew from those of others"
+        "the store's memory at {member} is damaged: {what}; code outside the store has written \
+         there, and the content cannot be trusted; this call changed nothing; put the key again, \
+         or end that member, so that its replicas are made anew from the replicas of other members"
     )]
     Corrupt {
         /// The member with the damaged memory.

@@ -88,7 +88,7 @@ pub(in crate::store) fn check_len(key: &[u8]) -> StoreResult<()> {
 pub(in crate::store) fn check_key(key: &[u8]) -> StoreResult<()> {
     if key.starts_with(RESERVED) {
         let reason =
-            "keys that begin with \"\\0outlast/\" are the store's own; choose another one".into();
+            "keys that begin with \"\\0outlast/\" are the store's own; choose another key".into();
         return Err(StoreError::Invalid { reason });
     }
     check_len(key)

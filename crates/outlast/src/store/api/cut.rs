@@ -7,7 +7,10 @@
 //! keeps an operation in flight until it has copied its listed values, so that no listed block is
 //! reused.
 //!
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/consistent-cut.md"))]
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/consistent-cut.md")
+)]
 
 use crate::engine::{Epoch, MemberId, Time};
 use crate::store::api::store::Store;

@@ -82,7 +82,8 @@ impl Store {
     pub fn accept_loss_of(&self, partitions: &[usize]) -> StoreResult<()> {
         let count = self.state.placement.partitions;
         if let Some(partition) = partitions.iter().find(|&&partition| partition >= count) {
-            let reason = format!("there is no partition {partition}; the store has {count}");
+            let reason =
+                format!("partition {partition} is outside 0..{count}; no loss was accepted");
             return Err(StoreError::Invalid { reason });
         }
         for &partition in partitions {

@@ -114,7 +114,8 @@ impl Pin {
         if from.checked_add(buffer.len() as u64).is_none_or(|end| end > len) {
             let given = buffer.len();
             let reason = format!(
-                "{given} bytes from {from} on reach beyond the value, which has {len} bytes"
+                "{given} bytes from {from} on reach beyond the end of the value, which has {len} \
+                 bytes; nothing was copied"
             );
             return Err(StoreError::Invalid { reason });
         }

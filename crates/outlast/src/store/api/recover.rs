@@ -41,7 +41,8 @@ struct Turn(Arc<StoreState>);
 impl Turn {
     fn take(store: &Arc<StoreState>) -> StoreResult<Turn> {
         if store.coordinated.is_recovering.swap(true, Ordering::SeqCst) {
-            let reason = "another thread of this member is in a recovery; one calls recover() for all of them";
+            let reason = "another thread of this member is in a recovery; a single thread calls \
+                          recover() for its member";
             return Err(StoreError::Invalid { reason: reason.into() });
         }
         Ok(Turn(store.clone()))
@@ -114,7 +115,8 @@ impl Store {
         }
         self.state.coordinated.communicator().ok_or_else(|| {
             let reason = format!(
-                "{what} is for stores that recover together; open the store with Options::mode(Mode::Global), or go on: in localized mode the store recovers by itself"
+                "{what} needs global mode; open the store with Options::mode(Mode::Global), or go \
+                 on without the call: in localized mode the store recovers by itself"
             );
             StoreError::Invalid { reason }
         })
@@ -349,8 +351,8 @@ impl Recovery {
         let step = within(steps::Step::RecoverDecide);
         let wanted = matches!(agreed, Ok(Ended::Committed)).then_some(&self.gone);
         let why = match agreed {
-            Ok(Ended::Failed(_)) => "another member could not prepare its part",
-            _ => "a member died or did not come in time",
+            Ok(Ended::Failed(_)) => "another member could not prepare its changes",
+            _ => "a member died or did not take part in time",
         };
         let recovery_decision = match wanted {
             Some(_) => decide_recovery_unfrozen(&state.tx, attempt, wanted),

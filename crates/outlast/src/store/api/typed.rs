@@ -50,7 +50,7 @@ impl Store {
         let Some(found) = self.get(key)? else { return Ok(None) };
         let wrong = |error| {
             let what =
-                format!("the value is not a {} as JSON: {error}", std::any::type_name::<T>());
+                format!("the value is not the JSON of a {}: {error}", std::any::type_name::<T>());
             StoreError::WrongType { what }
         };
         serde_json::from_slice(found.bytes())

@@ -30,7 +30,9 @@ impl StoreState {
                 );
                 if theirs != ours {
                     let reason = format!(
-                        "{from} opened the store with other options (copies, partitions, buckets, checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} here"
+                        "{from} opened the store with other options (replicas, partitions, \
+                         buckets, checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} \
+                         here; all members have to open it with equal options"
                     );
                     lock(&self.mismatch).get_or_insert(reason);
                 }

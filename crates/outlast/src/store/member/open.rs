@@ -49,23 +49,30 @@ impl StoreState {
         let regulars = view.regulars;
         let invalid = |reason: String| Err(StoreError::Invalid { reason });
         if options.replicas == 0 || options.replicas > REPLICAS_MAX {
-            return invalid(format!("{} copies cannot be; 1 to {REPLICAS_MAX}", options.replicas));
+            return invalid(format!(
+                "number of replicas {} is outside 1..={REPLICAS_MAX}",
+                options.replicas
+            ));
         }
         if options.replicas > regulars && !options.allow_fewer {
             return invalid(format!(
-                "{} copies need as many members, and the job has {regulars}; allow_fewer() opens with fewer copies",
+                "{} replicas need as many members, and the job has {regulars}; \
+                 Options::allow_fewer() opens the store with fewer replicas",
                 options.replicas
             ));
         }
         if options.salvage && job.death_order().is_none() {
             return invalid(
-                "salvage needs an engine on which the memory of the dead can be read, which is shm; open the store without it"
+                "salvage needs an engine that keeps the segments of dead members, which is shm; \
+                 open the store without salvage"
                     .into(),
             );
         }
         if options.sole_writers && options.mode != Mode::Global {
             return invalid(
-                "sole_writers() needs mode(Mode::Global): in localized mode nobody knows when others take over a key".into(),
+                "sole_writers() needs mode(Mode::Global): in localized mode a member is not told \
+                 when another member takes over a key"
+                    .into(),
             );
         }
         let replicas = options.replicas.min(regulars);
