@@ -218,7 +218,7 @@ mod tests {
     /// records, then the second member, and the committer has much time in between. It must decide
     /// before the first list or after the second list.
     #[test]
-    fn nothing_is_decided_while_the_store_is_frozen() {
+    fn no_transaction_is_decided_while_writes_are_frozen() {
         let held_up = Rc::new(Cell::new(0));
         for seed in 0..200 {
             let (turn, first, held_up) =
@@ -252,7 +252,8 @@ mod tests {
                     while !store.is_quiet(&mut under_way).expect("looked") {
                         job.sleep(moment);
                     }
-                    let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
+                    let part =
+                        store.list_cut(job.epoch()).expect("listed").expect("an unchanged view");
                     *first.borrow_mut() = listed(&part, &keys[0]);
                     drop(part);
                     job.sleep(Duration::from_millis(10));
@@ -270,8 +271,9 @@ mod tests {
                     while turn.get() == 0 {
                         job.sleep(moment);
                     }
-                    let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
-                    assert_eq!(listed(&part, &keys[1]), *first.borrow(), "one moment");
+                    let part =
+                        store.list_cut(job.epoch()).expect("listed").expect("an unchanged view");
+                    assert_eq!(listed(&part, &keys[1]), *first.borrow(), "a single moment");
                     held_up.set(held_up.get() + u32::from(*first.borrow() == b"before"));
                     drop(part);
                     turn.set(2);
@@ -281,6 +283,6 @@ mod tests {
             });
             report.expect_ok();
         }
-        assert!(held_up.get() > 5, "held up in {} runs", held_up.get());
+        assert!(held_up.get() > 5, "delayed in {} runs", held_up.get());
     }
 }

@@ -436,7 +436,7 @@ mod tests {
     /// not wait for it, and the key that it had locked returns `DataLost` until the loss is
     /// accepted.
     #[test]
-    fn a_joined_intent_that_is_lost_does_not_hold_up_the_next_attempt() {
+    fn a_lost_joined_intent_does_not_block_the_next_attempt() {
         for seed in 0..10 {
             let is_prepared = Rc::new(Cell::new(false));
             run(seed, 4, move |job| {
@@ -457,7 +457,7 @@ mod tests {
                     recovery.tx.prepare().expect("prepared");
                     is_prepared.set(true);
                 }
-                nap(&job, "the one who prepares", || is_prepared.get());
+                nap(&job, "the preparing member", || is_prepared.get());
                 if job.me() == doomed {
                     job.inject(Fault::Kill(doomed)).expect("killed");
                 }
@@ -485,7 +485,7 @@ mod tests {
     /// would write a decision about it over the decision of a later recovery, while another member
     /// still has to apply its changes.
     #[test]
-    fn a_lost_verdict_leaves_no_intents_that_later_overwrite_another_one() {
+    fn a_lost_recovery_decision_leaves_no_intent_that_overwrites_a_later_decision() {
         for seed in 0..10 {
             let (stage, failures) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
             run(seed, 6, move |job| {
@@ -519,7 +519,7 @@ mod tests {
                     recovery.tx.prepare().expect("prepared");
                     stage.set(1);
                 }
-                nap(&job, "the one who prepares", || stage.get() >= 1);
+                nap(&job, "the preparing member", || stage.get() >= 1);
                 if job.me() == dead || job.me() == recovery_decision {
                     job.inject(Fault::Kill(job.me())).expect("killed");
                 }
@@ -566,7 +566,7 @@ mod tests {
     /// A commit was not answered in time, and then the only replica of its intent dies. No recovery
     /// waits for an outcome that can never be known.
     #[test]
-    fn a_decision_that_is_lost_does_not_hold_up_a_recovery() {
+    fn a_lost_commit_does_not_block_a_recovery() {
         for seed in [1, 3, 5, 7] {
             run(seed, 4, |job| {
                 let store = open(&job, 1);
@@ -613,7 +613,7 @@ mod tests {
     /// A request that timed out may still execute when its replica resumes. *close_gate* waits for
     /// it, since this member may still change a value until then.
     #[test]
-    fn the_gate_is_closed_only_when_nothing_can_land_any_more() {
+    fn the_gate_is_closed_only_when_all_stragglers_have_landed() {
         for seed in [1, 3, 5, 7] {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 3, move |job| {
@@ -632,7 +632,7 @@ mod tests {
                     store.state.close_gate(&communicator, until).expect("closed");
                     is_over.set(true);
                 }
-                nap(&job, "the one with a late request", || is_over.get());
+                nap(&job, "the member with a straggler", || is_over.get());
                 store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
                 end(&job, &store);
             });
@@ -642,7 +642,7 @@ mod tests {
     /// The write of a recovery decision was not answered in time, and may still take effect. No cut
     /// is made until its outcome is known.
     #[test]
-    fn a_verdict_that_timed_out_is_waited_for_by_a_frost() {
+    fn a_freeze_waits_for_a_timed_out_recovery_decision() {
         for seed in [1, 3, 5, 7] {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 3, move |job| {
@@ -674,7 +674,7 @@ mod tests {
                     assert!(store.unfreeze());
                     is_over.set(true);
                 }
-                nap(&job, "the one with a late recovery decision", || is_over.get());
+                nap(&job, "the member that decides", || is_over.get());
                 end(&job, &store);
             });
         }
@@ -684,7 +684,7 @@ mod tests {
     /// frozen, and waits for the end of the freeze. The cut does not wait for the background in
     /// turn.
     #[test]
-    fn a_frost_does_not_wait_for_a_background_that_waits_for_its_end() {
+    fn a_freeze_does_not_wait_for_a_background_that_waits_for_unfreeze() {
         for seed in [1, 3, 5, 7] {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 4, move |job| {
@@ -694,7 +694,7 @@ mod tests {
                 let replica = (1..4)
                     .map(MemberId)
                     .find(|replica| *replica != intent_of(&committer))
-                    .expect("one");
+                    .expect("another member");
                 let keys = [key_at(&store, committer, 0), key_at(&store, replica, 0)];
                 job.sleep(Duration::from_secs(1));
                 if job.me() == committer {
@@ -725,7 +725,7 @@ mod tests {
     /// A thread has found the communicator revoked, and is delayed until another thread has
     /// recovered. The gate, which is open then, stays open.
     #[test]
-    fn a_revocation_that_was_recovered_from_closes_no_gate() {
+    fn a_recovered_revocation_closes_no_gate() {
         run(1, 2, |job| {
             let store = open(&job, 2);
             store.revoke().expect("revoked");

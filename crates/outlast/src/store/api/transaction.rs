@@ -136,7 +136,7 @@ mod tests {
     /// key is told that its value is lost, also after the loss was accepted. A committer that has
     /// locked another key of the partition is not.
     #[test]
-    fn only_a_key_that_is_lost_is_lost_to_a_committer() {
+    fn only_a_damaged_key_is_lost_to_a_committer() {
         let mut plan = SimOptions::new(2, 7);
         plan.keeps_dead_segments = true;
         let report = sim::run(&plan, |job: Job| {
@@ -152,7 +152,7 @@ mod tests {
             let partition = store.partition_of(&keys[0]).expect("a key");
             let same = |key: &&Vec<u8>| store.partition_of(key) == Ok(partition);
             let [lost, kept] =
-                [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("one"));
+                [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("a key"));
             let versions = [(lost, "lost"), (kept, "kept")].map(|(key, value)| {
                 let value = format!("the value that is {value}");
                 store.put(key, value.as_bytes()).expect("put")
@@ -190,7 +190,7 @@ mod tests {
     /// A commit that was not answered in time may still take effect. A write freeze waits until its
     /// outcome is known.
     #[test]
-    fn a_decision_that_timed_out_is_one_until_it_is_known() {
+    fn a_freeze_waits_for_a_timed_out_commit() {
         for seed in 0..8 {
             let options = SimOptions::new(3, seed).link(Link::Network);
             let is_over = Rc::new(Cell::new(false));
@@ -232,7 +232,7 @@ mod tests {
     /// the transaction's change. The transaction has no serialization point any more, and its
     /// commit must not succeed.
     #[test]
-    fn a_locked_key_that_is_only_read_is_lost_to_a_committer() {
+    fn a_commit_fails_if_a_locked_key_of_its_read_set_is_lost() {
         for seed in 0..10 {
             let report =
                 sim::run(&SimOptions::new(3, seed).link(Link::of_seed(seed)), |job: Job| {
@@ -240,8 +240,11 @@ mod tests {
                     let store = crate::store::Store::open(&job, options).expect("open");
                     let (committer, holder) =
                         (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
-                    let victim =
-                        [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                    let victim = [1, 2]
+                        .map(MemberId)
+                        .into_iter()
+                        .find(|one| *one != holder)
+                        .expect("another member");
                     if job.me() == victim {
                         return nap(&job, "its death", || false);
                     }
@@ -283,7 +286,7 @@ mod tests {
     /// commit. If the commit returns `DataLost`, it has changed nothing. If another member reads
     /// the other key without the change after the loss, the change never appears.
     #[test]
-    fn who_is_told_that_a_key_which_it_only_read_is_lost_has_changed_nothing() {
+    fn a_commit_that_reports_a_lost_read_key_has_changed_nothing() {
         let ends: Rc<RefCell<BTreeMap<String, usize>>> = Rc::default();
         for seed in 0..150 {
             let (stage, ends_here) = (Rc::new(Cell::new(0)), ends.clone());
@@ -292,8 +295,11 @@ mod tests {
                 let store = crate::store::Store::open(&job, options).expect("open");
                 let (committer, holder) =
                     (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
-                let victim =
-                    [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                let victim = [1, 2]
+                    .map(MemberId)
+                    .into_iter()
+                    .find(|one| *one != holder)
+                    .expect("another member");
                 let driver = MemberId(3 - victim.0);
                 let key_at = |first: MemberId, second: MemberId| {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
@@ -349,11 +355,12 @@ mod tests {
         let ends = ends.borrow();
         assert!(ends.len() == 3 && ends.values().all(|&count| count > 2), "{ends:?}");
     }
+
     /// The committer is stopped at each of its steps. Meanwhile its intent is lost, the loss is
     /// accepted, and another member reads a key of the transaction. If the commit succeeds, the
     /// transaction has happened as a whole.
     #[test]
-    fn who_is_told_that_a_transaction_has_happened_finds_all_of_it_though_the_intent_was_lost() {
+    fn a_successful_commit_is_complete_though_its_intent_was_lost() {
         let ends: Rc<RefCell<BTreeMap<[bool; 3], usize>>> = Rc::default();
         for step in (1..).step_by(2) {
             if ends.borrow().contains_key(&[false, true, true]) {
@@ -370,12 +377,14 @@ mod tests {
                 let members = (0..4).map(MemberId);
                 let committer =
                     members.clone().find(|one| !replicas(partition_of(*one)).contains(one));
-                let committer = committer.expect("one whose intent is elsewhere");
+                let committer = committer.expect("a member with a remote intent");
                 let (partition, victim) =
                     (partition_of(committer), replicas(partition_of(committer))[0]);
                 let mut others = members.filter(|one| ![committer, victim].contains(one));
-                let (driver, other) =
-                    (others.next().expect("one"), others.next().expect("another"));
+                let (driver, other) = (
+                    others.next().expect("a third member"),
+                    others.next().expect("a fourth member"),
+                );
                 let keys_at = |replica: MemberId| -> Vec<Vec<u8>> {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
                     names.filter(|key| store.replicas_of(key) == [replica]).take(2).collect()
@@ -430,7 +439,7 @@ mod tests {
     /// deleted, and the floor is raised to its former height. A transaction that had read the key
     /// as absent must find that this has changed.
     #[test]
-    fn a_key_that_is_made_and_deleted_after_a_death_has_another_mark() {
+    fn a_key_created_and_deleted_after_a_death_has_a_new_observed_version() {
         for seed in 0..10 {
             let report =
                 sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
@@ -467,12 +476,13 @@ mod tests {
             report.expect_ok();
         }
     }
+
     /// A transaction is about to create a key when a second transaction reads the key as absent.
     /// The key is created, and then deleted, by a call or in a transaction. The second transaction
     /// must find that the key existed, also if the version floor of the partition is far above the
     /// versions of the key, because a key with many versions was removed meanwhile.
     #[test]
-    fn a_key_that_is_made_and_deleted_below_the_floor_has_another_mark() {
+    fn a_key_created_and_deleted_below_the_floor_has_a_new_observed_version() {
         for seed in 0..10 {
             let report =
                 sim::run(&SimOptions::new(2, seed).link(Link::of_seed(seed)), move |job: Job| {

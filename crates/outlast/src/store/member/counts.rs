@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_the_samples() {
+    fn percentiles_match_the_samples() {
         let histogram = Histogram::default();
         assert_eq!(histogram.latency(), None);
         (1..=1000).for_each(|us| histogram.add(Duration::from_micros(us)));
