@@ -1,138 +1,168 @@
+//! The errors of the store's calls.
+//!
+//! Each error says what happened, whether anything was changed, and what the program can do.
+
 use crate::engine::MemberId;
 use crate::store::value::Version;
 use std::time::Duration;
 
-/// What a call of the store can fail with.
+/// The error of a call of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No complete copy of the key's partition lives. A write that returns this has no effect that
-    /// anyone can still see, unless others saw it before the last copy was lost. A transaction over
-    /// several keys that returns it from its commit has done all of it or nothing, and what it
-    /// wrote to the lost keys is gone: look at another key of it before doing it again. If the
-    /// partition that is named is that of none of its keys, the store's own record of it was lost:
-    /// look at each of them.
+    /// No complete replica of the key's partition lives, or the key was found damaged in a dead
+    /// segment. Calls on the key return this error until the program accepts the loss, with
+    /// [`Store::accept_loss`](super::Store::accept_loss).
+    ///
+    /// A write that returns this error has no effect that a later call can see. A call of another
+    /// member may have seen it before the last complete replica died.
+    ///
+    /// A transaction over several keys whose commit returns this error has happened as a whole or
+    /// not at all, and what it wrote to the lost keys is gone. Read another of its keys before it
+    /// is run again. If `partition` belongs to none of its keys, the store's own record of the
+    /// transaction was lost: read each of its keys.
     #[error(
-        "all copies of partition {partition} are lost: more members died than the store has copies; accept_loss() gives the partition up and starts it empty"
+        "all complete replicas of partition {partition} are lost: too many members died before \
+         repair was complete; accept_loss() gives the partition up and starts it empty"
     )]
     DataLost {
-        /// Which partition.
+        /// The lost partition.
         partition: usize,
     },
     /// A living member did not answer in time. Whether the call had an effect is unknown.
     #[error(
-        "{member} lives but did not answer within {limit:?}; it may be stopped or starved, and whether the call had an effect is unknown"
+        "{member} lives but did not answer within {limit:?}; it may be stopped or starved, and \
+         whether the call had an effect is unknown: find that out before you call again"
     )]
     Timeout {
-        /// Who did not answer.
+        /// The member that did not answer.
         member: MemberId,
-        /// How long the call waited.
+        /// The time for which the call waited.
         limit: Duration,
     },
-    /// In global mode: a member has died, or the store was revoked, and all members have to come to
-    /// [`recover`](super::Store::recover). Whether a write that was under way had an effect is
+    /// In global mode: a member has died, or the store was revoked, and all members have to call
+    /// [`recover`](super::Store::recover). Whether a write that was in flight had an effect is
     /// unknown.
     #[error(
-        "a member has died or the store was revoked: all members have to call recover(); whether a write that was under way had an effect is unknown"
+        "a member has died or the store was revoked: all members have to call recover(); whether \
+         a write that was in flight had an effect is unknown"
     )]
     Revoked,
-    /// A recovery was not carried out, at no member. Nothing was changed.
+    /// A recovery was not carried out at any member. Nothing was changed.
     #[error(
-        "the recovery was not carried out: {reason}; nothing was changed, and recover() may be called again"
+        "the recovery was not carried out at any member: {reason}; nothing was changed, and \
+         recover() may be called again"
     )]
     RecoveryFailed {
-        /// What was in the way.
+        /// Why the recovery was not carried out.
         reason: String,
     },
     /// The condition of a conditional call does not hold. Nothing was changed.
-    #[error("the key is not as expected: {}", found.map_or("it does not exist".to_string(), |v| format!("it has version {v}")))]
+    #[error(
+        "the key is not as expected: {}; nothing was changed; read the key and decide again",
+        found.map_or("it does not exist".to_string(), |v| format!("it has version {v}"))
+    )]
     Conflict {
-        /// The version that is there; `None` if the key does not exist.
+        /// The version of the key; `None` if the key does not exist.
         found: Option<Version>,
     },
-    /// A transaction was not carried out: others changed what it had read, or were held up by it
+    /// A transaction was not carried out: other calls changed what it had read, or it blocked them
     /// for too long. Nothing was changed.
     #[error(
-        "the transaction was not carried out, since others changed what it had read or were held up by it; begin it again"
+        "the transaction was not carried out: other calls changed what it had read, or it blocked \
+         them for too long; nothing was changed; begin it again"
     )]
     Aborted,
-    /// A transaction was tried for as long as the time limit allows, and others were faster each
+    /// A transaction was tried again until the job's time limit, and other calls were faster each
     /// time. Nothing was changed.
     #[error(
-        "the transaction was tried {attempts} times and met others each time; make it shorter, or try it later"
+        "the transaction was tried {attempts} times and conflicted with other calls each time; \
+         nothing was changed; make it shorter, or try it later"
     )]
     Contended {
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
     },
-    /// The transaction has been committed, aborted, or has failed. Nothing was changed.
-    #[error("the transaction is over, it was {how}; begin a new one")]
+    /// The transaction has been committed, was aborted, or has failed. The call changed nothing.
+    #[error(
+        "the transaction is over: it was {how}; this call changed nothing; begin a new transaction"
+    )]
     TransactionOver {
-        /// How it ended.
+        /// How the transaction ended.
         how: &'static str,
     },
-    /// A transaction was begun inside the closure of another one. Nothing was changed.
-    #[error("a transaction cannot be part of another; use the outer one's handle for all of it")]
-    Nested,
-    /// A lock is held by another holder until after the deadline. Nothing was changed.
+    /// A transaction was begun inside the closure of another transaction. Nothing was changed.
     #[error(
-        "the lock is held by {holder}, and was not released within {waited:?}; wait longer, or find out what the holder does"
+        "a transaction cannot begin inside another transaction; nothing was changed; use the \
+         handle of the outer transaction for all keys"
+    )]
+    Nested,
+    /// Another holder kept the lock until after the deadline. Nothing was changed.
+    #[error(
+        "the lock is held by {holder}, and was not released within {waited:?}; nothing was \
+         changed; wait longer, or find out what the holder does"
     )]
     Locked {
-        /// Which member holds it; it may be another thread of the caller's.
+        /// The member that holds the lock; the holder may be another thread of the own member.
         holder: MemberId,
-        /// How long the call waited.
+        /// The time for which the call waited.
         waited: Duration,
     },
-    /// There is no room for the value at one of its replicas. Nothing was changed.
-    #[error("no room at {member}: {reason}")]
+    /// A replica of the key has no room for the value. Nothing was changed.
+    #[error("no room at {member}, nothing was changed: {reason}")]
     OutOfMemory {
-        /// Where.
+        /// The member of that replica.
         member: MemberId,
-        /// What is in the way, and what to do.
+        /// Why there is no room, and what to do.
         reason: String,
     },
     /// The key is empty or too long. Nothing was changed.
-    #[error("a key of {len} bytes cannot be; 1 to {} bytes", super::KEY_LEN_MAX)]
+    #[error("key length {len} is outside 1..={}", super::KEY_LEN_MAX)]
     BadKey {
-        /// Its length.
+        /// The length of the key.
         len: usize,
     },
-    /// The buffer is too small for the value; nothing was copied.
-    #[error("the value has {needed} bytes, and the buffer only {given}")]
+    /// The buffer is too small for the value. Nothing was copied.
+    #[error(
+        "the value has {needed} bytes, and the buffer only {given}; nothing was copied; call again \
+         with a larger buffer"
+    )]
     BufferTooSmall {
         /// The length of the value.
         needed: u64,
         /// The length of the buffer.
         given: u64,
     },
-    /// The value is not what the call works on. Nothing was changed.
+    /// The value does not have the type that the call needs. Nothing was changed.
     #[error("{what}")]
     WrongType {
-        /// What was found, and what is expected.
+        /// What was found, and what the call expects.
         what: String,
     },
-    /// What a member's memory holds cannot be: something has written there that is not the store.
+    /// The memory of a member holds data that the store never writes: other code has written there.
     /// Nothing was changed.
     #[error(
-        "the store's memory at {member} is damaged: {what}; something has written there that is not the store, and what it holds cannot be trusted; put the key again, or end that member, so that its copies are made anew from those of others"
+        "the store's memory at {member} is damaged: {what}; code outside the store has written \
+         there, and the content cannot be trusted; this call changed nothing; put the key again, \
+         or end that member, so that its replicas are made anew from the replicas of other members"
     )]
     Corrupt {
-        /// Whose memory.
+        /// The member with the damaged memory.
         member: MemberId,
-        /// What was found.
+        /// What was found there.
         what: &'static str,
     },
-    /// An option makes no sense, or differs between members.
+    /// An option or argument is invalid, or an option differs between members. Nothing was changed.
     #[error("{reason}")]
     Invalid {
-        /// Which, and what it may be.
+        /// Which option or argument it is, and what it may be.
         reason: String,
     },
     /// The store was closed, or this member is no longer part of the job.
     #[error("the store is closed, or this member is no longer part of the job")]
     Closed,
-    /// The engine failed in a way that the store cannot handle.
+    /// The engine failed in a way that the store cannot handle. Whether the call had an effect is
+    /// unknown.
     #[error(transparent)]
     Engine(crate::engine::Error),
 }

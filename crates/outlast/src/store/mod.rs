@@ -1,9 +1,9 @@
-//! The store: replicated, linearizable, repaired while everyone goes on.
+//! The store: replicated and linearizable records in the memory of the job's members.
 //!
-//! Keys hash into partitions, each partition has copies in the segments of R members, its replicas.
-//! A write publishes a new immutable block at every replica by compare-and-swap, in an order that
-//! the first replica decides; any member finishes what another one has begun. docs/protocol.md has
-//! every step and what survivors find after each; docs/segment.md has the layout.
+//! Keys and values are bytes. The hash of a key selects its *partition*, and each partition has
+//! *replicas* in the segments of R members. A write makes a new immutable block at every replica
+//! and publishes it by compare-and-swap, in the order that the *primary* replica decides. Any
+//! member can finish a write that another member has begun.
 //!
 //! ```
 //! use outlast::store::{Options, Store};
@@ -15,6 +15,56 @@
 //! store.close()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Calls
+//! | purpose | calls |
+//! |---|---|
+//! | read and write a key | [`Store::get`], [`Store::put`], [`Store::put_if`], [`Store::add`] |
+//! | use a key often | [`Store::handle`] |
+//! | change several keys together | [`Store::transaction`], [`Store::begin`] |
+//! | wait for other members | [`Store::wait`], [`Store::wait_or_death`], [`Store::lock`] |
+//! | keep a version readable | [`Store::pin`] |
+//! | list keys | [`Store::keys`], [`Store::scan`], [`Store::keys_of`] |
+//! | react to a death | [`Store::deaths_since`], [`Store::adopt`], [`Store::recover`] |
+//! | react to a loss | [`Store::on_loss`], [`Store::lost_keys`], [`Store::accept_loss`] |
+//! | observe the store | [`Store::repair_status`], [`Store::stats`], [`Store::memory_use`] |
+//! | end | [`Store::close`], [`Store::leave`] |
+//!
+//! # Promises
+//! - A write that returned `Ok` is held by every complete replica, and every later read returns it
+//!   or a later version.
+//! - A single order explains the results of all calls of all members. A transaction has a single
+//!   place in that order.
+//! - The versions of a key grow with every change and never repeat.
+//! - A lost value is reported as [`StoreError::DataLost`]. It is never replaced by an older value
+//!   in silence.
+//!
+//! # After a death
+//! In localized mode, the default, all calls go on with the replicas that live, and the background
+//! of each member makes the lost replicas anew. In global mode ([`Mode::Global`]) all calls return
+//! [`StoreError::Revoked`] until all members have called [`Store::recover`]. A partition whose last
+//! complete replica has died is lost: calls on it return [`StoreError::DataLost`] until the program
+//! accepts the loss.
+//!
+//! # Where the code is
+//! Each folder uses the folders above it in this table, and knows nothing of the folders below it.
+//! An operation calls upwards only through `operation/above.rs`.
+//!
+//! | folder | what it holds |
+//! |---|---|
+//! | `segment` | the meaning of the words and bytes in a segment |
+//! | `placement` | the members that hold a partition, and heirs |
+//! | `operation` | an operation under a view, configurations, grace periods, stragglers, the gate |
+//! | `memory` | blocks: allocator, magazines, slabs, pins |
+//! | `record` | a replicated record: index, writing, reconciling, reading, removal, fast paths |
+//! | `tx` | transactions |
+//! | `recovery` | repair, loss, salvage, leaving, reclaiming, coordinated recovery |
+//! | `member` | the store at a member: state, opening, messages, background |
+//! | `api` | the public calls |
+//!
+//! In the repository, `docs/protocol/README.md` is the way into the protocols: every step, and what
+//! the survivors find if a member dies in it. `docs/glossary.md` defines the words, and
+//! `docs/segment-layout.md` gives the bytes.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! How a store is to be opened.
+//! The options with which a store is opened.
 
-/// How a store is to be; the same at all members.
+/// The options of a store. They are equal at all members, except [`Options::repair_share`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub(in crate::store) replicas: usize,
@@ -33,12 +33,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults: three copies, or as many as there are members.
+    /// The defaults: three replicas, or as many as there are members.
     pub fn new() -> Options {
         Options::default()
     }
 
-    /// How many copies each value has, 1 to [`REPLICAS_MAX`]. More than there are members is an
+    /// Sets the number of replicas of each value, 1 to
+    /// [`REPLICAS_MAX`](crate::store::REPLICAS_MAX). A number above that of the members is an
     /// error, unless [`Options::allow_fewer`] follows.
     pub fn replicas(mut self, replicas: usize) -> Options {
         self.replicas = replicas;
@@ -46,70 +47,74 @@ impl Options {
         self
     }
 
-    /// Opens with fewer copies if there are fewer members.
+    /// Opens the store with fewer replicas if there are fewer members.
     pub fn allow_fewer(mut self) -> Options {
         self.allow_fewer = true;
         self
     }
 
-    /// How many partitions there are; by default 256 for each member. More spread the load better
-    /// and take more memory.
+    /// Sets the number of partitions; by default 256 for each member. More partitions spread the
+    /// load better and take more memory.
     pub fn partitions(mut self, partitions: usize) -> Options {
         self.partitions = Some(partitions);
         self
     }
 
-    /// About how many keys there will be: the size of the index. More is possible, and slower.
+    /// Sets the expected number of keys, which determines the size of the index. The store can hold
+    /// more keys, and is slower then.
     pub fn expected_keys(mut self, keys: usize) -> Options {
         self.expected_keys = keys;
         self
     }
 
-    /// How much of a processor each member's background may spend on repair, in percent, 1 to 100;
-    /// 100 by default. Less leaves more to the program and makes the time longer in which copies
-    /// are missing. May differ between members.
+    /// Sets the share of a processor that the background of each member may spend on repair, in
+    /// percent, 1 to 100; 100 by default. A smaller share leaves more to the program, and replicas
+    /// are missing for longer. The share may differ between members.
     pub fn repair_share(mut self, percent: u32) -> Options {
         self.repair_percent = percent.clamp(1, 100);
         self
     }
 
-    /// Whether each value has a checksum, over its key and version too, that is compared whenever
-    /// the value is read: what something else has written into the memory is then
-    /// [`StoreError::Corrupt`] and never taken for a value.
+    /// Sets whether each value has a checksum, which also covers its key and version. Every read
+    /// compares the checksum. If other code has written into the memory, the read returns
+    /// [`StoreError::Corrupt`](crate::store::StoreError::Corrupt) instead of a damaged value.
     pub fn checksums(mut self, checksums: bool) -> Options {
         self.checksums = checksums;
         self
     }
 
-    /// How the members go on after a death: each by itself, which is the default, or all together;
-    /// see [`Store::recover`](crate::store::Store::recover).
+    /// Sets how the members go on after a death: each member by itself, which is the default, or
+    /// all members together; see [`Store::recover`](crate::store::Store::recover).
     pub fn mode(mut self, mode: Mode) -> Options {
         self.mode = mode;
         self
     }
 
-    /// Promises that between two recoveries each key is written by one handle alone
-    /// ([`Store::slot`]), so that a put by handle need not look whether its key has been written by
-    /// others. For [`Mode::Global`] alone. In builds with debug assertions a broken promise is a
-    /// panic; in others the version of a value may then come twice.
+    /// Promises that between two recoveries each key is written through a single handle
+    /// ([`Store::handle`](crate::store::Store::handle)). A put through a handle then does not check
+    /// whether its key was written elsewhere. The option needs [`Mode::Global`]. A broken promise
+    /// is a panic in builds with debug assertions. In other builds the version of a value may then
+    /// repeat.
     pub fn sole_writers(mut self, sole_writers: bool) -> Options {
         self.sole_writers = sole_writers;
         self
     }
 
-    /// Whether survivors read the memory of the dead, where the engine keeps that (shm: the
-    /// processes of one machine): then even a store with one copy of each value survives the deaths
-    /// of processes, all but one of them. Calls on what only the dead had wait until it is
-    /// salvaged. Switches [`Options::checksums`] on: what was damaged with its member is lost,
-    /// named by [`Store::lost_keys`], and never returned. The memory of the dead is kept until all
-    /// is salvaged. It does not help against the loss of the machine, and costs what checksums
-    /// cost.
+    /// Sets whether survivors read the segments of dead members, where the engine keeps them (shm:
+    /// the processes of a machine). Then even a store with a single replica of each value survives
+    /// the deaths of all processes but the last.
+    ///
+    /// Calls on keys that only dead members held wait until the keys are salvaged. The dead
+    /// segments are kept until all partitions are salvaged. The option switches
+    /// [`Options::checksums`] on and costs what checksums cost: a value that was damaged with its
+    /// member is lost, is listed by [`Store::lost_keys`](crate::store::Store::lost_keys), and is
+    /// never returned. Salvage does not help against the loss of the machine.
     ///
     /// ```
     /// use outlast::store::{Options, Store};
     /// let job = outlast::join()?;
     /// let store = Store::open(&job, Options::new().replicas(1).salvage(true))?;
-    /// store.put(b"checkpoint/3", b"state")?; // Survives kill -9 of whoever holds it.
+    /// store.put(b"checkpoint/3", b"state")?; // It survives kill -9 of the member that holds it.
     /// # store.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -118,7 +123,8 @@ impl Options {
         self
     }
 
-    /// The most bytes that a replica carves into blocks at once.
+    /// Sets the largest number of bytes that a replica divides into blocks at a time; at least
+    /// 4096.
     pub fn slab_len_max(mut self, bytes: u64) -> Options {
         self.slab_len_max = bytes.max(4096);
         self
@@ -129,11 +135,12 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Nobody stops: calls go on with the copies that are left, and no call is collective. The
-    /// default.
+    /// No member stops: calls go on with the replicas that live, and no call is collective. This is
+    /// the default.
     #[default]
     Localized,
-    /// Everybody stops: all calls of all members say [`StoreError::Revoked`] until all have come to
-    /// [`Store::recover`].
+    /// All members stop: every call of every member returns
+    /// [`StoreError::Revoked`](crate::store::StoreError::Revoked) until all members have called
+    /// [`Store::recover`](crate::store::Store::recover).
     Global,
 }

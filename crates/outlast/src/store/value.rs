@@ -11,9 +11,9 @@ pub const KEY_LEN_MAX: usize = 1024;
 /// The version of a value: it grows with every change of the key and never repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// One more than the counter of the version before.
+    /// The counter, greater than the counter of the previous version.
     pub counter: u64,
-    /// The member that wrote it.
+    /// The member that wrote this version.
     pub writer: MemberId,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A value as it was read: a copy, with its version.
+/// A value that was read: a copy of its bytes, with its version and owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     pub(in crate::store) bytes: Vec<u8>,
@@ -32,37 +32,38 @@ pub struct Value {
 }
 
 impl Value {
-    /// The bytes.
+    /// The bytes of the value.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes, owned.
+    /// Returns the bytes without copying them again.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// The version.
+    /// The version of the value.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The member that owns the key: who created it, or adopted it since.
+    /// The member that owns the key: the member that created it, or that adopted it since.
     pub fn owner(&self) -> MemberId {
         self.owner
     }
 }
 
-/// What a conditional put expects of the key.
+/// The condition of a conditional put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// It does not exist.
+    /// The key does not exist.
     Absent,
-    /// It has this version.
+    /// The key has this version.
     Version(Version),
 }
 
 impl Expect {
+    /// Returns `Conflict` with the current version if the condition does not hold.
     pub(in crate::store) fn check(self, current: Option<&CurrentVersion>) -> StoreResult<()> {
         let found = current.map(|current| current.version);
         let is_right = match self {
@@ -73,7 +74,7 @@ impl Expect {
     }
 }
 
-/// Whether there can be such a key.
+/// Checks the length of a key.
 pub(in crate::store) fn check_len(key: &[u8]) -> StoreResult<()> {
     if key.is_empty() || key.len() > KEY_LEN_MAX {
         return Err(StoreError::BadKey { len: key.len() });
@@ -81,17 +82,17 @@ pub(in crate::store) fn check_len(key: &[u8]) -> StoreResult<()> {
     Ok(())
 }
 
-/// Whether a program may change such a key: it is not one of the store's own, which are not listed
-/// and in no snapshot.
+/// Checks whether a program may change a key. The store's own keys are refused: they are not listed
+/// and are in no snapshot.
 #[inline]
 pub(in crate::store) fn check_key(key: &[u8]) -> StoreResult<()> {
     if key.starts_with(RESERVED) {
         let reason =
-            "keys that begin with \"\\0outlast/\" are the store's own; choose another one".into();
+            "keys that begin with \"\\0outlast/\" are the store's own; choose another key".into();
         return Err(StoreError::Invalid { reason });
     }
     check_len(key)
 }
 
-/// Keys that begin so are the store's own, and are not listed.
+/// The beginning of the store's own keys, which are not listed.
 pub(in crate::store) const RESERVED: &[u8] = b"\0outlast/";

@@ -212,7 +212,7 @@ fn bad_input_changes_nothing() {
         .join()
         .expect("a job of a single member");
     for (options, what) in
-        [(Options::new().replicas(0), "0 copies"), (Options::new().replicas(9), "9 copies")]
+        [(Options::new().replicas(0), "0 replicas"), (Options::new().replicas(9), "9 replicas")]
     {
         let error = Store::open(&job, options).expect_err(what);
         assert!(matches!(error, StoreError::Invalid { .. }), "{error}");

@@ -1,23 +1,24 @@
 //! Calls that do not wait, and calls on many keys.
 //!
-//! A put takes effect at every copy before it is acknowledged, and on shared memory that is a few
-//! copies of memory: there is nothing to overlap it with. So `put_nb` and `get_nb` do their work in
-//! the call, which keeps their contract in the simplest way: the bytes are used before the call
-//! returns, nothing is in flight, a member sees its own earlier puts, and a handle that is dropped
-//! changes nothing. What callers gain is that errors come together, at `flush`. The contract leaves
-//! room for an engine on which overlapping pays.
+//! A put takes effect at every replica before it is acknowledged. On shared memory that is a few
+//! copies of memory, and there is nothing to overlap it with. So `put_nb` and `get_nb` do their
+//! work in the call, which keeps their contract in the simplest way: the bytes are used before the
+//! call returns, nothing is in flight afterwards, a member sees its own earlier puts, and a handle
+//! that is dropped changes nothing. Callers gain that errors come together, at `flush`. The
+//! contract leaves room for an engine on which overlapping pays.
+
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::value::{Value, Version};
 use crate::sync::lock;
 
-/// A get that was begun with [`Store::get_nb`]. Dropping it is safe.
+/// A get that was begun with [`Store::get_nb`]. It can be dropped at any time.
 #[derive(Debug)]
 #[must_use = "the value is in the handle"]
 pub struct PendingGet(StoreResult<Option<Value>>);
 
 impl PendingGet {
-    /// The value; `None` if the key does not exist.
+    /// Returns the value; `None` if the key does not exist.
     pub fn wait(self) -> StoreResult<Option<Value>> {
         self.0
     }
@@ -30,9 +31,9 @@ impl PendingGet {
 
 impl Store {
     /// Sets a key, at the latest by the time that [`Store::flush`] returns. The bytes are used or
-    /// copied before the call returns. This member's later calls see the value. Bad input is an
-    /// error at once, every other error comes from `flush`. The call may wait for earlier ones:
-    /// there is a bound on what is under way.
+    /// copied before the call returns. Later calls of this member see the value. Bad input is an
+    /// error at once; every other error comes from `flush`. The call may wait for earlier calls,
+    /// since the number of calls in flight is bounded.
     pub fn put_nb(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
         match self.put(key, value) {
             Ok(_) => Ok(()),
@@ -48,22 +49,23 @@ impl Store {
         }
     }
 
-    /// Begins to read a key; the value is as of some moment between this call and the end of
+    /// Begins to read a key. The value is as of some moment between this call and the end of
     /// [`PendingGet::wait`].
     pub fn get_nb(&self, key: &[u8]) -> PendingGet {
         PendingGet(self.get(key))
     }
 
-    /// Waits until all earlier [`Store::put_nb`] of this member have been acknowledged by every
-    /// copy; the first error, if any of the calling thread's failed since its last flush.
+    /// Waits until every replica has acknowledged all earlier [`Store::put_nb`] of this member.
+    /// Returns the first error of the calling thread's calls since its last flush, if a call
+    /// failed.
     pub fn flush(&self) -> StoreResult<()> {
         let thread = self.state.job.activity();
         let deferred = lock(&self.state.deferred.0).remove(&thread);
         deferred.map_or_else(|| self.state.check_gate(self.state.job.epoch()), Err)
     }
 
-    /// Sets many keys, in order. Each put is by itself: at the first error the earlier ones have
-    /// happened, and the later ones are not tried.
+    /// Sets many keys, in order. Each put is a call of its own: at the first error the earlier puts
+    /// have happened, and the later puts are not tried.
     pub fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: impl IntoIterator<Item = (K, V)>,
@@ -71,7 +73,7 @@ impl Store {
         pairs.into_iter().map(|(key, value)| self.put(key.as_ref(), value.as_ref())).collect()
     }
 
-    /// The values of many keys, each as of some moment during the call.
+    /// Returns the values of many keys, each as of some moment during the call.
     pub fn get_all<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,

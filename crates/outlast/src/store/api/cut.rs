@@ -1,29 +1,16 @@
-//! A cut: what the whole store held at one moment, for snapshots.
+//! The part of a member in a consistent cut: the state of the whole store at a single moment, for
+//! snapshots.
 //!
-//! All members stop writing for a moment, long enough to list what is there, not to copy it. The
-//! values are immutable blocks, which are not used again while an operation is under way that may
-//! have seen them: each member keeps one under way until it has copied what it listed. Writers go
-//! on meanwhile.
+//! A cut has four steps: *freeze*, *drain*, *list* and *unfreeze*. The coordinator in
+//! `crate::snapshot` tells each member which step comes next, and may die or stop at any of them:
+//! the write freeze ends by its time limit. The listed values are immutable blocks. Each member
+//! keeps an operation in flight until it has copied its listed values, so that no listed block is
+//! reused.
 //!
-//! | step | at each member | then |
-//! |---|---|---|
-//! | C1 | freeze: no write begins any more, until C4 or a time limit; writes under way go on | |
-//! | C2 | wait until each operation that was under way has ended, and each transaction that is being decided | this member changes nothing |
-//! | C3 | when *all* are quiet: list the records of the partitions that this member is the primary of, reconciling each | the lists of all members are the store at this moment |
-//! | C4 | when *all* have listed: unfreeze, and say whether the time limit had not thawed before | if all say so, nobody wrote between the first C3 and the last: the lists are one cut |
-//!
-//! A transaction that is not decided by then is not in the cut: readers of the list see the values
-//! before, as all readers do. One that is in doubt must be waited for, since its place may be
-//! before the cut: it goes on in spite of the freeze, from the step that puts it in doubt (X3; X4
-//! if it needs none) to its decision, and none begins that after C1. So those that are found in
-//! doubt are of the dead, and are aborted. A decision that was not answered in time may land at any
-//! later moment: it is waited for until it is known; and so is every other request of this member
-//! that was not answered in time (`late`), since it may be the recovery_decision of a recovery.
-//!
-//! A writer makes its participant's counter odd before it looks whether the store is frozen, and
-//! freezing comes before the counters are looked at: either the writer sees the freeze or the wait
-//! of C2 sees the writer. Whoever decides about the steps is elsewhere (`crate::snapshot`), and may
-//! die or be stopped at any of them: the freeze ends by its time limit.
+#![cfg_attr(
+    all(doc, not(docsrs)),
+    doc = include_str!("../../../../../docs/protocol/consistent-cut.md")
+)]
 
 use crate::engine::{Epoch, MemberId, Time};
 use crate::store::api::store::Store;
@@ -41,41 +28,44 @@ use crate::store::value::{RESERVED, check_key};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
-/// What this member has to contribute to a cut. While it exists, nothing that it lists is used
-/// again.
+/// The part of this member in a consistent cut. While it exists, no listed block is reused.
 pub(crate) struct CutPart<'s> {
     store: &'s StoreState,
     op: RecordOp<'s>,
     records: Vec<Listed>,
-    /// How many partitions are in it, and the sum of their mixed numbers: over all members, each
-    /// partition once.
+    /// The number of partitions in this part.
     pub(crate) partitions: u64,
+    /// The sum of the hashed numbers of these partitions. With [`CutPart::partitions`] it shows
+    /// whether the parts of all members contain each partition once.
     pub(crate) partition_sum: u64,
 }
 
+/// A record of the cut: its key, and the block of its version at this member.
 struct Listed {
     key: Vec<u8>,
     offset: u64,
     block: Block,
 }
 
-/// The values that [`CutPart::partitions`] and [`CutPart::partition_sum`] of all members add up to.
+/// Returns the sums of [`CutPart::partitions`] and [`CutPart::partition_sum`] over all members.
 pub(crate) fn whole_cut(store: &Store) -> (u64, u64) {
     let partitions = store.state.placement.partitions as u64;
     (partitions, (0..partitions).map(mix).fold(0, u64::wrapping_add))
 }
 
 impl Store {
+    /// The membership that the store was opened with.
     pub(crate) fn job(&self) -> &crate::job::Job {
         &self.state.job
     }
 
+    /// The number of replicas of each value.
     pub(crate) fn replicas(&self) -> usize {
         self.state.placement.replicas
     }
 
-    /// Waits until every partition that is being salvaged lives; an error if one is lost. Without
-    /// salvage whoever lists it says so.
+    /// Waits until every partition that is being salvaged lives; returns an error if a partition is
+    /// lost. Without salvage, *list* reports a lost partition.
     pub(crate) fn await_salvages(&self) -> StoreResult<()> {
         let partitions = if self.state.salvage_is_on { self.state.placement.partitions } else { 0 };
         for partition in 0..partitions {
@@ -86,13 +76,14 @@ impl Store {
         Ok(())
     }
 
-    /// C1.
+    /// *freeze*: no write of this member begins until `until` or [`Store::unfreeze`].
     pub(crate) fn freeze(&self, until: Time) {
         self.state.freeze.0.swap(until.0.max(1), Ordering::SeqCst);
     }
 
-    /// *drain*: whether each operation that was in flight at the first call, when `before` was
-    /// empty, has ended.
+    /// *drain*: whether this member is quiet. Each operation that was in flight at the first call,
+    /// when `before` was empty, has to end, and each transaction that is being decided. No
+    /// straggler of this member may be left.
     pub(crate) fn is_quiet(&self, before: &mut Option<Quiescence>) -> StoreResult<bool> {
         let state = &self.state;
         let has_drained = match before {
@@ -104,15 +95,15 @@ impl Store {
             && state.straggling_replica().is_none())
     }
 
-    /// C4; whether the store was frozen until now.
+    /// *unfreeze*: ends the write freeze. Returns whether writes were frozen until now.
     pub(crate) fn unfreeze(&self) -> bool {
         let until = self.state.freeze.0.swap(0, Ordering::SeqCst);
-        // Those who wait for it.
+        // The bell wakes the writers that wait for the end of the freeze.
         let _ = self.state.job.ring(self.state.me());
         until != 0
     }
 
-    /// C3, under this epoch alone; `None` if the view has changed.
+    /// *list*, under this epoch alone; `None` if the view has changed.
     pub(crate) fn list_cut(&self, epoch: Epoch) -> StoreResult<Option<CutPart<'_>>> {
         let state = &*self.state;
         let op = match RecordOp::begin(state) {
@@ -140,8 +131,8 @@ impl Store {
         Ok(part.op.is_current().then_some(part))
     }
 
-    /// Puts a value that comes from a snapshot, to be owned by another member than the one that
-    /// puts it.
+    /// Puts a value of a snapshot, with `owner` as the owner of the key. A lock gets a holder that
+    /// is no member of this job, so that the next caller takes it over.
     pub(crate) fn put_restored(
         &self,
         key: &[u8],
@@ -158,13 +149,14 @@ impl Store {
 
 impl Drop for CutPart<'_> {
     fn drop(&mut self) {
-        // Before the operation ends, so that nobody mistakes the next one of this participant for
-        // it.
+        // This comes before the end of the operation. Otherwise `recover.close_gate` could take the
+        // next operation of this participant for this reader, and not wait for it.
         lock(&self.op.store.gate.readers).retain(|&participant| participant != self.op.participant);
     }
 }
 
 impl CutPart<'_> {
+    /// Lists the records of a partition, if this member is its primary.
     fn list(&mut self, partition: usize) -> Result<(), OpError> {
         let store = self.op.store;
         let config = self.op.config(partition)?;
@@ -185,17 +177,18 @@ impl CutPart<'_> {
         Ok(())
     }
 
-    /// How many records there are.
+    /// The number of listed records.
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Copies a record out: its key, owner and version; the value into `value`.
+    /// Copies the value of a listed record into `value`. Returns its key, its owner and the counter
+    /// of its version.
     pub(crate) fn read(&self, index: usize, value: &mut Vec<u8>) -> StoreResult<(&[u8], u32, u64)> {
         let Listed { key, offset, block } = &self.records[index];
         let store = self.op.store;
         value.resize(block.len as usize, 0);
-        // Under any view: the block stays as it is, whoever dies.
+        // Any view will do: the block stays unchanged, whichever member dies.
         let from = offset + value_start(block.len);
         store.job.get(Epoch::ANY, store.me(), from, value).map_err(engine_error)?;
         store.check_value(key, store.me(), block, value)?;
@@ -213,7 +206,7 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    /// What a member's part of a cut holds of a key.
+    /// The value of a key in a part of a cut; empty if the key is not listed.
     fn listed(part: &CutPart<'_>, wanted: &[u8]) -> Vec<u8> {
         let mut value = Vec::new();
         let index =
@@ -221,11 +214,11 @@ mod tests {
         index.map_or(Vec::new(), |_| value)
     }
 
-    /// A transaction has locked both its keys when the store is frozen. One member lists its
-    /// records, then the other, and the committer has all the time in between: it decides before
-    /// the first or after the second.
+    /// A transaction has locked both its keys when writes are frozen. The first member lists its
+    /// records, then the second member, and the committer has much time in between. It must decide
+    /// before the first list or after the second list.
     #[test]
-    fn nothing_is_decided_while_the_store_is_frozen() {
+    fn no_transaction_is_decided_while_writes_are_frozen() {
         let held_up = Rc::new(Cell::new(0));
         for seed in 0..200 {
             let (turn, first, held_up) =
@@ -259,7 +252,8 @@ mod tests {
                     while !store.is_quiet(&mut under_way).expect("looked") {
                         job.sleep(moment);
                     }
-                    let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
+                    let part =
+                        store.list_cut(job.epoch()).expect("listed").expect("an unchanged view");
                     *first.borrow_mut() = listed(&part, &keys[0]);
                     drop(part);
                     job.sleep(Duration::from_millis(10));
@@ -277,8 +271,9 @@ mod tests {
                     while turn.get() == 0 {
                         job.sleep(moment);
                     }
-                    let part = store.list_cut(job.epoch()).expect("listed").expect("the same view");
-                    assert_eq!(listed(&part, &keys[1]), *first.borrow(), "one moment");
+                    let part =
+                        store.list_cut(job.epoch()).expect("listed").expect("an unchanged view");
+                    assert_eq!(listed(&part, &keys[1]), *first.borrow(), "a single moment");
                     held_up.set(held_up.get() + u32::from(*first.borrow() == b"before"));
                     drop(part);
                     turn.set(2);
@@ -288,6 +283,6 @@ mod tests {
             });
             report.expect_ok();
         }
-        assert!(held_up.get() > 5, "held up in {} runs", held_up.get());
+        assert!(held_up.get() > 5, "delayed in {} runs", held_up.get());
     }
 }

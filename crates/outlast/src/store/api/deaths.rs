@@ -1,16 +1,16 @@
-//! Deaths as programs see them, and who takes over.
+//! Deaths as programs see them, and the heirs that take over.
 
 use crate::engine::{Epoch, MemberId};
 use crate::store::api::store::Store;
 use crate::store::placement::heir::heir;
 use crate::sync::lock;
 
-/// A member that died, and who takes over from it.
+/// The death of a member, with the heir that takes over its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Who died.
+    /// The member that died.
     pub member: MemberId,
-    /// Whether it left on purpose.
+    /// Whether the member left on purpose.
     pub left: bool,
     heir: MemberId,
 }
@@ -20,24 +20,24 @@ impl Death {
         Death { member, left, heir }
     }
 
-    /// Who is to take over the work of the dead: the same one at all members that know of the same
-    /// deaths. If the heir dies too, its own death names the next one: ask [`Store::heir_of`] again
-    /// for what it had not adopted.
+    /// The heir: the member that is to take over the work of the dead member. The heir is identical
+    /// at all members that know of identical deaths. If the heir dies too, its own death names the
+    /// next heir: ask [`Store::heir_of`] again for the keys that the first heir had not adopted.
     pub fn heir(&self) -> MemberId {
         self.heir
     }
 }
 
 impl Store {
-    /// The deaths since `seen`, in the order in which this member learned of them; `seen` is moved
-    /// on.
+    /// Returns the deaths since `seen`, in the order in which this member learned of them, and
+    /// advances `seen`.
     ///
     /// ```
     /// # let job = outlast::join()?;
     /// # use outlast::store::{Options, Store};
     /// let store = Store::open(&job, Options::new())?;
     /// let mut seen = store.epoch();
-    /// // Now and then, at the price of one load:
+    /// // Now and then, at the price of two loads:
     /// if store.epoch() != seen {
     ///     for death in store.deaths_since(&mut seen) {
     ///         if death.heir() == store.me() {
@@ -67,7 +67,7 @@ impl Store {
             .collect()
     }
 
-    /// Who takes over from a dead member, as things are now.
+    /// The heir of a dead member under the current view.
     pub fn heir_of(&self, member: MemberId) -> MemberId {
         heir(member, &self.state.job.view())
     }

@@ -1,4 +1,5 @@
-//! Handles: a key with everything about it that is found once.
+//! Handles: a key with its cached location.
+
 use crate::store::api::store::Store;
 use crate::store::error::StoreResult;
 use crate::store::member::counts::{Histogram, SAMPLE};
@@ -10,13 +11,13 @@ use crate::store::value::{Expect, Value, Version, check_key};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-/// A handle for one key, made by [`Store::handle`]: the hash, the replicas and the place of the
-/// record are remembered, so that writing the key again costs one write of the value and one
-/// compare-and-swap for each copy.
+/// A handle for a key, made by [`Store::handle`]. It caches the hash, the replicas and the location
+/// of the record, so that writing the key again costs a write of the value and a compare-and-swap
+/// for each replica.
 ///
-/// A handle is cheap to make and belongs to one thread at a time; threads that share a key make one
-/// each. It stays right whatever others do to the key, and whoever dies: what it has_cached is
-/// checked before it is used.
+/// A handle is cheap to make and belongs to a single thread at a time. Threads that share a key
+/// make a handle each. A handle stays correct whatever other calls do to the key and whichever
+/// member dies: every call validates the cached location before it uses it.
 ///
 /// ```
 /// use outlast::store::{Options, Store};
@@ -32,12 +33,13 @@ use std::fmt;
 /// # store.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// In this order, and at the beginning of a line: what a get needs is then in one.
+// The order of the fields and the alignment put everything that a get needs into a single cache
+// line.
 #[repr(C, align(64))]
 pub struct KeyHandle {
     store: Store,
     partition: u32,
-    /// How many calls were made; see [`KeyHandle::sample`].
+    /// The number of calls so far; see [`KeyHandle::sample`].
     calls: Cell<u32>,
     state: RefCell<CachedLocation>,
     key: Box<[u8]>,
@@ -51,7 +53,7 @@ impl fmt::Debug for KeyHandle {
 }
 
 impl Store {
-    /// A handle for a key, which need not exist yet.
+    /// Makes a handle for a key, which need not exist yet.
     pub fn handle(&self, key: &[u8]) -> StoreResult<KeyHandle> {
         check_key(key)?;
         let KeyRef { hash, partition, .. } = self.state.key_ref(key)?;
@@ -77,12 +79,12 @@ impl KeyHandle {
     #[inline]
     fn key_ref(&self) -> StoreResult<KeyRef<'_>> {
         debug_assert_eq!(self.hash, hash_key(&self.key));
-        // Whether the store is closed is found inside the operation, with its gate.
+        // The operation itself checks whether the store is closed, with the gate.
         Ok(KeyRef { key: &self.key, hash: self.hash, partition: self.partition as usize })
     }
 
-    /// Makes a call, and times some, by a count of its own: that costs less than one that threads
-    /// share.
+    /// Makes a call, and times every 64th call. The count belongs to the handle, since that costs
+    /// less than a count that threads share.
     #[inline(always)]
     fn sample<T>(&self, histogram: &Histogram, call: impl FnOnce() -> T) -> T {
         let (calls, job) = (self.calls.get().wrapping_add(1), &self.store.state.job);
@@ -112,7 +114,7 @@ impl KeyHandle {
         self.sample(&self.store.state.counts.put, put)
     }
 
-    /// Sets the key if it is as expected; see [`Store::put_if`].
+    /// Sets the key if the condition holds; see [`Store::put_if`].
     pub fn put_if(&self, value: &[u8], expect: Expect) -> StoreResult<Version> {
         let written =
             self.write(false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
@@ -127,7 +129,7 @@ impl KeyHandle {
         Ok(written.is_some())
     }
 
-    /// The value; see [`Store::get`].
+    /// Returns the value; see [`Store::get`].
     pub fn get(&self) -> StoreResult<Option<Value>> {
         let cached = &mut *self.state.borrow_mut();
         self.store

@@ -1,4 +1,4 @@
-//! Listing keys, and who owns them.
+//! Listing keys, and their owners.
 
 use crate::engine::MemberId;
 use crate::store::api::store::Store;
@@ -12,42 +12,42 @@ use crate::store::value::{RESERVED, check_key};
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// All keys that exist, in no particular order. A key that exists throughout the call is in the
-    /// list; one that is created or deleted meanwhile may be.
+    /// Lists all keys that exist, in no particular order. A key that exists throughout the call is
+    /// in the list. A key that is created or deleted during the call may be in it.
     pub fn keys(&self) -> StoreResult<Vec<Vec<u8>>> {
         self.state.list(|_, _| true)
     }
 
-    /// The keys that begin so; see [`Store::keys`].
+    /// Lists the keys that begin with `prefix`; see [`Store::keys`].
     pub fn scan(&self, prefix: &[u8]) -> StoreResult<Vec<Vec<u8>>> {
         self.state.list(|key, _| key.starts_with(prefix))
     }
 
-    /// How many keys exist; see [`Store::keys`].
+    /// Returns the number of keys that exist; see [`Store::keys`].
     pub fn len(&self) -> StoreResult<usize> {
         Ok(self.keys()?.len())
     }
 
-    /// Whether no key exists; see [`Store::keys`].
+    /// Returns whether no key exists; see [`Store::keys`].
     pub fn is_empty(&self) -> StoreResult<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// The keys that a member owns: those that it created, or adopted; see [`Store::keys`].
+    /// Lists the keys that a member owns, because it created or adopted them; see [`Store::keys`].
     pub fn keys_of(&self, member: MemberId) -> StoreResult<Vec<Vec<u8>>> {
         self.state.list(|_, owner| owner == member)
     }
 
-    /// The members that hold the copies of a key, or are to hold them, as this member sees the job
-    /// now.
+    /// Returns the replicas of a key under this member's current view: the members that hold the
+    /// key, or are to hold it.
     pub fn replicas_of(&self, key: &[u8]) -> Vec<MemberId> {
         let placement = &self.state.placement;
         let partition = placement.partition(hash_key(key));
         self.state.replicas(partition, &self.state.job.view()).members
     }
 
-    /// Makes this member the owner of a key; whether the key exists. The value stays, its version
-    /// changes.
+    /// Makes this member the owner of a key. Returns whether the key exists. The value stays, and
+    /// its version changes.
     pub fn adopt(&self, key: &[u8]) -> StoreResult<bool> {
         check_key(key)?;
         let written = self.state.write(key, true, |current, value| {
@@ -62,6 +62,9 @@ impl Store {
 }
 
 impl StoreState {
+    /// Lists the wanted keys of all partitions, without the store's own keys. The procedure of a
+    /// coordinated recovery may list keys although the gate is closed: no member changes anything
+    /// then.
     fn list(&self, wanted: impl Fn(&[u8], MemberId) -> bool) -> StoreResult<Vec<Vec<u8>>> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -79,7 +82,7 @@ impl StoreState {
         Ok(keys)
     }
 
-    /// The wanted keys of one partition, all under one configuration.
+    /// Lists the wanted keys of a partition, all under a single configuration.
     fn list_partition(
         &self,
         op: &RecordOp<'_>,

@@ -1,18 +1,18 @@
 //! Locks: a record whose value names its holder.
 //!
-//! | step | true afterwards | dies or stops here |
-//! |---|---|---|
-//! | L1 the key does not exist, or its holder is dead: a conditional write from exactly that version claims the caller, as member and nonce | the caller holds it; nobody else can have succeeded from the same version | before the write: nothing happened. After it: the record names a dead member, and the next one takes it over and is told |
-//! | L2 the holder lives: enter among those who are rung when the partition changes, look again, sleep | | nobody waits for a waiter |
-//! | L3 release: delete the record, from a version that carries the own member and nonce | free | as before it: the holder is dead |
+//! `docs/protocol/waiting.md` has the steps *take*, *wait* and *release*, with what the next caller
+//! finds if the holder dies or stops in each of them. This file has the calls and the guard.
+//! `record/lock.rs` has the record: *take*, *release*, and the holders that a call with an unknown
+//! outcome left behind.
 //!
-//! A nonce is used for one call of `lock`, so two threads of one member are two holders, and a
-//! release that comes late finds another nonce and loses. A holder that is merely stopped keeps its
-//! lock.
+//! A holder is a member and a nonce. A nonce is used for a single call of `lock`, so two threads of
+//! a member are two holders, and a late release by a former holder finds another nonce and fails. A
+//! holder that is stopped keeps its lock.
 //!
-//! A call whose outcome is unknown (a replica did not answer) may have left the caller's claim: the
-//! background looks for it later and takes it away. If the claim had replaced a dead holder's, it
-//! puts that one back, so that the next one is told all the same.
+//! A call whose outcome is unknown (a replica did not answer) may have left the caller as the
+//! holder in the record. The background looks for that later and deletes it. If it had replaced a
+//! dead holder, the background puts the dead holder back, so that the next caller is still told of
+//! the death.
 
 use crate::engine::{MemberId, Time};
 use crate::store::api::store::Store;
@@ -21,7 +21,8 @@ use crate::store::record::lock::{Attempt, Claim, is_unfinished};
 use crate::store::value::{Version, check_key};
 use std::sync::atomic::Ordering;
 
-/// A lock that is held until the guard is dropped or [`LockGuard::unlock`] is called.
+/// A lock that is held until the guard is dropped or [`LockGuard::unlock`] is called; made by
+/// [`Store::lock`].
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
     store: Store,
@@ -39,35 +40,37 @@ impl std::fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    /// Whether the holder before died with the lock: what the lock protects may be half changed.
+    /// Whether the previous holder died with the lock. What the lock protects may be half changed
+    /// then.
     pub fn was_abandoned(&self) -> bool {
         self.abandoned_by.is_some()
     }
 
-    /// Who died with the lock, if the holder before did. `MemberId(u32::MAX)` if that was in
-    /// another job, of which this one has restored a snapshot.
+    /// The previous holder, if it died with the lock. `MemberId(u32::MAX)` stands for a holder of
+    /// another job, of which this job has restored a snapshot.
     pub fn abandoned_by(&self) -> Option<MemberId> {
         self.abandoned_by
     }
 
-    /// The version of the lock's record: it grows from holder to holder, so that it can fence what
-    /// a former holder still does elsewhere.
+    /// The version of the lock's record. It grows from holder to holder, so a program can use it as
+    /// a fencing token: another system refuses a former holder whose version is smaller.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Releases the lock. [`StoreError::Conflict`] if it was no longer this guard's: someone has
-    /// overwritten or deleted the record, or its loss was accepted. After [`StoreError::Timeout`]
-    /// or [`StoreError::OutOfMemory`] the background goes on trying.
+    /// Releases the lock. [`StoreError::Conflict`] means that this guard no longer held it: a call
+    /// has overwritten or deleted the record, or its loss was accepted. After
+    /// [`StoreError::Timeout`] or [`StoreError::OutOfMemory`] the background goes on trying.
     pub fn unlock(mut self) -> StoreResult<()> {
         self.release()
     }
 
-    /// Holds the lock until this member is gone.
+    /// Keeps the lock until this member is gone.
     pub(in crate::store) fn keep(mut self) {
         self.is_released = true;
     }
 
+    /// *release*; the background tries again if the outcome is unknown.
     fn release(&mut self) -> StoreResult<()> {
         self.is_released = true;
         let state = &self.store.state;
@@ -82,20 +85,21 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.is_released {
-            // Nobody is there to be told; the background goes on if a replica did not answer.
+            // A drop cannot return the error. If a replica did not answer, the background goes on.
             let _ = self.release();
         }
     }
 }
 
 impl Store {
-    /// Takes the lock of this name, waiting for its holder until `deadline`; then
-    /// [`StoreError::Locked`], which names the holder. If the holder is dead or has left, the lock
-    /// is taken over and the guard says so. A holder that is stopped keeps it. Waiters are served
-    /// in no particular order, and a thread that locks again waits for itself.
+    /// Takes the lock of this name. If another holder has it, the call waits until `deadline`, and
+    /// then returns [`StoreError::Locked`], which names the holder. If the holder is dead or has
+    /// left, the caller takes the lock over, and the guard says so. A holder that is stopped keeps
+    /// the lock. Waiters are served in no particular order. A thread that takes a lock which it
+    /// holds waits for itself.
     ///
-    /// The lock is a record of the store under this key: [`StoreError::WrongType`] if the key holds
-    /// something else.
+    /// The lock is a record of the store under this key. [`StoreError::WrongType`] means that the
+    /// key holds another value.
     ///
     /// ```
     /// # use outlast::store::{Options, Store};
@@ -103,7 +107,7 @@ impl Store {
     /// # let job = outlast::join()?;
     /// # let store = Store::open(&job, Options::new())?;
     /// let guard = store.lock(b"queue", job.now().after(Duration::from_secs(5)))?;
-    /// if guard.was_abandoned() { /* mend what the dead holder left */ }
+    /// if guard.was_abandoned() { /* repair what the dead holder left half changed */ }
     /// guard.unlock()?;
     /// # store.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -113,10 +117,10 @@ impl Store {
         self.lock_any(key, deadline)
     }
 
-    /// The same for keys of the store's own, too.
+    /// Takes a lock, as [`Store::lock`] does, under any key, also under the store's own keys.
     pub(in crate::store) fn lock_any(&self, key: &[u8], deadline: Time) -> StoreResult<LockGuard> {
         let (state, job) = (&self.state, &self.state.job);
-        // Relaxed: only that it is used once matters.
+        // Relaxed is enough: a nonce only has to be unique.
         let nonce = state.locks.nonce.fetch_add(1, Ordering::Relaxed);
         let claim = Claim { holder: job.me(), nonce };
         let began = job.now();
@@ -143,7 +147,7 @@ impl Store {
             state.announce_waiter(key)?;
             attempt = state.try_lock(key, claim)?;
             if matches!(attempt, Attempt::Held(_)) {
-                // A release rings, and the death of the holder.
+                // The bell rings at a release, and at the death of the holder.
                 job.park(bell, deadline);
             }
         }

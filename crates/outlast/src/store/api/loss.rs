@@ -1,4 +1,6 @@
-//! Loss as programs see it, and its acceptance.
+//! Lost partitions and keys as programs see them, and accepting their loss. `docs/protocol/loss.md`
+//! has the steps.
+
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::placement::hash_key;
@@ -7,15 +9,17 @@ use crate::sync::lock;
 use std::sync::Arc;
 
 impl Store {
-    /// The partitions that are lost: no complete copy lives, and nobody has accepted that yet.
+    /// Lists the lost partitions: no complete replica of them lives, and their loss is not accepted
+    /// yet.
     pub fn lost_partitions(&self) -> StoreResult<Vec<usize>> {
         self.state.lost_partitions()
     }
 
-    /// Keys that are lost, as far as survivors can still name them: those that were being copied to
-    /// a replica that lives when the last complete copy died. There may be more; whoever knows a
-    /// key asks [`Store::partition_of`]. With [`crate::store::Options::salvage`] also those whose
-    /// values were damaged, all of them.
+    /// Lists the lost keys that survivors can still name: the keys that repair had copied to a
+    /// living replica when the last complete replica died. More keys may be lost. For a key that
+    /// the program knows, compare [`Store::partition_of`] with [`Store::lost_partitions`]. With
+    /// [`Options::salvage`](crate::store::Options::salvage) the list also contains all keys with a
+    /// damaged value.
     ///
     /// ```
     /// # use outlast::store::{Options, Store};
@@ -42,24 +46,26 @@ impl Store {
         Ok(keys)
     }
 
-    /// The partition of a key, as [`StoreError::DataLost`] and [`Store::lost_partitions`] name it.
+    /// Returns the partition of a key, as [`StoreError::DataLost`] and [`Store::lost_partitions`]
+    /// name it.
     pub fn partition_of(&self, key: &[u8]) -> StoreResult<usize> {
         check_len(key)?;
         Ok(self.state.placement.partition(hash_key(key)))
     }
 
-    /// Calls `listener` with all lost partitions after each death that leaves some, and with those
-    /// of which some keys are lost (see [`Store::lost_keys`]). It runs in this member's background,
-    /// with no lock held: it may call the store, and repair waits until it returns.
+    /// Registers a listener. It is called after each death that leaves lost partitions, with all
+    /// lost partitions and all partitions with lost keys (see [`Store::lost_keys`]). The listener
+    /// runs in the background of this member, with no lock held. It may call the store, and repair
+    /// waits until it returns.
     pub fn on_loss(&self, listener: impl Fn(&[usize]) + Send + Sync + 'static) {
         lock(&self.state.loss.listeners).push(Arc::new(listener));
         let _ = self.state.job.ring(self.me());
     }
 
-    /// Gives up all lost partitions: they are empty afterwards, and calls on them work again. Which
-    /// ones were lost. Where only some keys of a partition were lost, when it was salvaged, only
-    /// those are given up. Several members may do this at once. What was lost stays lost; versions
-    /// go on growing.
+    /// Accepts the loss of all lost partitions: they are empty afterwards, and calls on them work
+    /// again. Returns the partitions that were lost. If only some keys of a salvaged partition were
+    /// lost, only these keys are given up. Several members may call this at a time. Lost values
+    /// stay lost, and versions go on growing.
     pub fn accept_loss(&self) -> StoreResult<Vec<usize>> {
         let mut lost = self.lost_partitions()?;
         for partition in self.state.salvage.damaged() {
@@ -71,12 +77,13 @@ impl Store {
         Ok(lost)
     }
 
-    /// Gives up these partitions, as [`Store::accept_loss`] does; those that are not lost stay as
-    /// they are.
+    /// Accepts the loss of these partitions, as [`Store::accept_loss`] does. Partitions that are
+    /// not lost stay unchanged.
     pub fn accept_loss_of(&self, partitions: &[usize]) -> StoreResult<()> {
         let count = self.state.placement.partitions;
         if let Some(partition) = partitions.iter().find(|&&partition| partition >= count) {
-            let reason = format!("there is no partition {partition}; the store has {count}");
+            let reason =
+                format!("partition {partition} is outside 0..{count}; no loss was accepted");
             return Err(StoreError::Invalid { reason });
         }
         for &partition in partitions {

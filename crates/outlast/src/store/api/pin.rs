@@ -1,22 +1,18 @@
-//! Pins: a version that stays readable while others change the key.
+//! Pins: a version that stays readable while its key changes.
 //!
-//! Versions are immutable, and their blocks are used again when nobody can see them any more. A pin
-//! names the blocks of one version, at every replica that holds it, in a table in the pinning
-//! member's own segment; whoever wants to use a block again looks at these tables after it saw all
-//! operations end, and puts those that are named aside. Nothing else waits: neither writers, who
-//! publish new versions as always, nor the reuse of any other block.
+//! Versions are immutable, and a block is reused when no operation can reach it any more. A pin
+//! names the blocks of a version, at every replica that holds it, in a table in the pinning
+//! member's own segment. A member that wants to reuse blocks reads these tables after every
+//! operation that was in flight has ended, and sets the named blocks aside. Nothing else waits:
+//! neither writers, which publish new versions as always, nor the reuse of any other block.
 //!
-//! | | step | true afterwards | dies or stops here |
-//! |---|---|---|---|
-//! | P1 | announce the slot of the table, before the operation begins | whoever looked for tables before that took its blocks away before the operation began, which cannot come to see them | the slot is empty |
-//! | P2 | inside the operation: find the reconciled version, and where each replica has it | nobody who took it away since the operation began uses it before the operation ends | nothing has happened |
-//! | P3 | write these places into the slot | | dead: nobody looks at its table any more, and the blocks are used again. Stopped: they stay |
-//! | P4 | end the operation | whoever waits for it finds the slot | as P3 |
-//! | P5 | drop: empty the slot | | as P3 |
+//! `docs/protocol/memory.md`, "Pins", has the steps *announce*, *find*, *record*, *end* and *drop*,
+//! with what happens if the member dies or stops in each of them. `memory/pins.rs` has the table:
+//! *announce* and *drop*.
 //!
-//! What a pin keeps is one block at each replica: at most [`PINS`] versions for each member. A
-//! replica that dies takes its copy with it, and repair does not bring it up again: the pinned
-//! version can be read while one of those replicas lives.
+//! A pin keeps a block at each replica, and a member has at most `PINS` pins. A replica that dies
+//! takes its block with it, and repair does not bring it back: the pinned version is readable as
+//! long as a replica that the pin names lives.
 
 use crate::engine::{Epoch, Error, MemberId};
 use crate::store::api::store::Store;
@@ -29,14 +25,15 @@ use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::value::Version;
 use std::fmt;
 
-/// A version, and where its replicas have it.
+/// A version, and its location at each replica.
 type Pinned = (Block, Vec<(MemberId, u64)>);
 
-/// One version of a key that stays readable until this is dropped, whatever becomes of the key; see
-/// [`Store::pin`].
+/// A version of a key that stays readable until the pin is dropped, whatever becomes of the key;
+/// made by [`Store::pin`].
 ///
-/// Writers never wait for it. It ends with the death of its member. It keeps one block of memory at
-/// each replica that held the version, and the version is lost when all of these have died or left.
+/// Writers never wait for a pin. A pin ends with the death of its member. It keeps a block of
+/// memory at each replica that held the version, and the version is lost when all these replicas
+/// have died or left.
 pub struct Pin {
     store: Store,
     slot: usize,
@@ -53,9 +50,9 @@ impl fmt::Debug for Pin {
 }
 
 impl Store {
-    /// Pins the present version of a key, so that parts of it can be read later and for as long as
-    /// needed, while others change or delete the key; `None` if the key does not exist. A member
-    /// may have 64 pins at once.
+    /// Pins the current version of a key; `None` if the key does not exist. The program can read
+    /// parts of the version for as long as it keeps the pin, while other calls change or delete the
+    /// key. A member may have 64 pins at a time.
     ///
     /// ```
     /// use outlast::store::{Options, Store};
@@ -90,34 +87,35 @@ impl Store {
 }
 
 impl Pin {
-    /// The version.
+    /// The pinned version.
     pub fn version(&self) -> Version {
         self.block.version()
     }
 
-    /// The member that owned the key.
+    /// The member that owned the key when it was pinned.
     pub fn owner(&self) -> MemberId {
         self.block.owner
     }
 
-    /// How many bytes the value has.
+    /// The length of the value in bytes.
     pub fn len(&self) -> u64 {
         self.block.len
     }
 
-    /// Whether the value has no bytes.
+    /// Whether the value is empty.
     pub fn is_empty(&self) -> bool {
         self.block.len == 0
     }
 
     /// Copies the bytes from `from` on into `buffer`, which must not reach beyond the end of the
-    /// value. Checksums are compared by [`Pin::to_vec`] alone, which reads all of it.
+    /// value. It compares no checksum: only [`Pin::to_vec`], which reads the whole value, does.
     pub fn read(&self, from: u64, buffer: &mut [u8]) -> StoreResult<()> {
         let len = self.block.len;
         if from.checked_add(buffer.len() as u64).is_none_or(|end| end > len) {
             let given = buffer.len();
             let reason = format!(
-                "{given} bytes from {from} on reach beyond the value, which has {len} bytes"
+                "{given} bytes from {from} on reach beyond the end of the value, which has {len} \
+                 bytes; nothing was copied"
             );
             return Err(StoreError::Invalid { reason });
         }
@@ -137,7 +135,7 @@ impl Pin {
         result
     }
 
-    /// The whole value, as a copy.
+    /// Returns a copy of the whole value.
     pub fn to_vec(&self) -> StoreResult<Vec<u8>> {
         let mut bytes = vec![0; self.block.len as usize];
         self.read(0, &mut bytes)?;
@@ -154,7 +152,7 @@ impl Drop for Pin {
 }
 
 impl StoreState {
-    /// P2 and P3.
+    /// *find* and *record*: writes the locations of the current version into the slot of the table.
     fn try_pin(
         &self,
         op: &mut RecordOp<'_>,
@@ -168,8 +166,8 @@ impl StoreState {
             && let Some(offset) = head.offset()
         {
             let block = op.read_block(primary, offset)?;
-            // What a transaction has in its hands holds the value somewhere else in its block, the
-            // same at each replica.
+            // The block of a provisional or restored version holds the visible value at a place
+            // that is identical at each replica.
             let (seen_at, seen) = match block.kind {
                 Kind::Plain => (offset, block),
                 _ => op.visible(config, key, offset, &block)?,
@@ -180,7 +178,7 @@ impl StoreState {
                     if replica == config.primary || !config.is_ready(replica) {
                         continue;
                     }
-                    // Not those that lack it still, or have a later one by now.
+                    // A replica without the version, or with a later version, is left out.
                     if let Some((_, head)) = op.find(config, replica, key)?
                         && let Some(offset) = head.offset()
                         && op.read_block(member, offset)?.identity() == block.identity()

@@ -1,4 +1,9 @@
-//! Recovering together.
+//! Coordinated recovery in global mode: the calls, and the steps from *shrink* to *open_gate*.
+//!
+//! `docs/protocol/coordinated-recovery.md` has the steps, with what the survivors find if a member
+//! dies or stops in each of them. `recovery/coordinated.rs` has the gate, *close_gate* and the wait
+//! of *repair*. A member branches only on the result of an agreement and on the recovery decision,
+//! which are identical at all members.
 
 use crate::engine::{MemberSet, View};
 use crate::rma;
@@ -19,22 +24,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What members say in an agreement, by leaving out what is not so.
+/// The flags that a member passes to an agreement. A member leaves out a flag that does not hold
+/// for it, and the agreement combines the flags of all members by *and*.
 const ALL_WELL: u64 = 0b11;
 
-/// What was prepared stands.
+/// The member has prepared its changes.
 const PREPARED: u64 = 0b01;
 
-/// Nobody saw anything that makes another attempt necessary.
+/// The member saw nothing that makes another attempt necessary.
 const CALM: u64 = 0b10;
 
-/// While it exists, a thread of this member is in a recovery.
+/// The right of a thread to recover. While it exists, no other thread of this member can begin a
+/// recovery.
 struct Turn(Arc<StoreState>);
 
 impl Turn {
     fn take(store: &Arc<StoreState>) -> StoreResult<Turn> {
         if store.coordinated.is_recovering.swap(true, Ordering::SeqCst) {
-            let reason = "another thread of this member is in a recovery; one calls recover() for all of them";
+            let reason = "another thread of this member is in a recovery; a single thread calls \
+                          recover() for its member";
             return Err(StoreError::Invalid { reason: reason.into() });
         }
         Ok(Turn(store.clone()))
@@ -51,14 +59,14 @@ impl Drop for Turn {
 /// A recovery that has come to this member's procedure: made by [`Store::recover_begin`], ended by
 /// [`Recovery::end`].
 ///
-/// Dropping it ends this attempt without any effect, at all members; the others wait until this one
-/// begins again.
+/// Dropping it ends this attempt at all members, without any effect. The other members wait until
+/// this member begins a recovery again.
 #[must_use = "the other members wait for its end"]
 pub struct Recovery {
     tx: Transaction,
     deaths: Vec<Death>,
     communicator: Communicator,
-    /// Who is dead, as all members of this attempt see it.
+    /// The dead members, identical at all members of this attempt.
     gone: MemberSet,
     turn: Turn,
 }
@@ -72,71 +80,79 @@ impl std::fmt::Debug for Recovery {
 /// How an attempt ended.
 enum Ended {
     Committed,
-    /// By a death, or by somebody who came back late: the procedures run again.
+    /// A member died or came back late: the procedures run again.
     Again,
-    /// A procedure failed, or could not be carried out.
+    /// A procedure failed, or its changes could not be prepared; with the reason.
     Failed(String),
 }
 
 impl Store {
-    /// Whether calls say [`StoreError::Revoked`]: in [`Mode::Global`], after a death or
-    /// [`Store::revoke`], until [`Store::recover`]. It needs no communication; the news arrives in
-    /// the background.
+    /// Whether calls return [`StoreError::Revoked`]: in [`Mode::Global`], from a death or
+    /// [`Store::revoke`] to [`Store::recover`]. The call needs no communication, since the
+    /// background learns of deaths and revocations.
     pub fn is_revoked(&self) -> bool {
         self.state.watch_gate();
         self.state.gate.mode == Mode::Global && self.state.gate.is_closed()
     }
 
-    /// How the members go on after a death.
+    /// The mode of the store: how the members go on after a death.
     pub fn mode(&self) -> Mode {
         self.state.gate.mode
     }
 
-    /// Stops all members, as a death does: for a program that has found an error of its own.
-    /// Returns at once.
+    /// Closes the gate at all members, as a death does, for a program that has found an error of
+    /// its own. Returns at once. The store has to be in [`Mode::Global`].
     pub fn revoke(&self) -> StoreResult<()> {
         self.check_global("revoke()")?.revoke().map_err(rma_error)?;
         self.state.watch_gate();
         Ok(())
     }
 
+    /// Returns the store's communicator, or an error if the store is closed or in localized mode.
     fn check_global(&self, what: &str) -> StoreResult<Communicator> {
         if self.state.is_closed.load(Ordering::SeqCst) {
             return Err(StoreError::Closed);
         }
         self.state.coordinated.communicator().ok_or_else(|| {
             let reason = format!(
-                "{what} is for stores that recover together; open the store with Options::mode(Mode::Global), or go on: in localized mode the store recovers by itself"
+                "{what} needs global mode; open the store with Options::mode(Mode::Global), or go \
+                 on without the call: in localized mode the store recovers by itself"
             );
             StoreError::Invalid { reason }
         })
     }
 
-    /// Recovers from deaths (or from [`Store::revoke`]), together: all living members call it,
-    /// spares included, once their calls say [`StoreError::Revoked`]. The store is repaired first.
-    /// Then each member's procedure runs, with a transaction and the deaths since the last
-    /// recovery, the same list everywhere; each sees the state before, and none the changes of
-    /// another. All their changes become visible together, or none do. Then calls go through again.
+    /// Recovers from deaths, or from [`Store::revoke`], together with all other members. All living
+    /// members call it, spares included, once their calls return [`StoreError::Revoked`].
     ///
-    /// If a member dies meanwhile it starts over, and the procedures run again, against the state
-    /// before; so they should have no effects but those of the transaction. An error or a panic of
-    /// one procedure, or two that change the same key, end it at all members, with nothing changed
-    /// ([`StoreError::RecoveryFailed`] at those where nothing went wrong); it may be called again.
-    /// Calls of the store inside the procedure still say `Revoked`, except those that list keys.
+    /// The store is repaired first. Then the procedure of each member runs, with a transaction and
+    /// the deaths since the last recovery. The list of deaths is identical at all members. Each
+    /// procedure sees the state before the recovery, and no changes of another procedure. The
+    /// changes of all procedures become visible together, or none do. Then calls go through again.
     ///
-    /// A member that does not come is waited for until it is dead or the job's time limit is over;
-    /// then [`StoreError::Timeout`], and it may be called again, with nothing changed. (If a
-    /// replica did not answer at the very moment of the decision, it may turn out to have happened,
-    /// at all members; the next recovery then begins after it.)
-    /// [`StoreError::DataLost`]: the store's own record of recoveries is lost; call [`Store::accept_loss`], then this again.
-    /// The deaths that it names are then all of them.
+    /// If a member dies during the recovery, the recovery starts over, and the procedures run again
+    /// on the state before the recovery. So a procedure should have no effects except through its
+    /// transaction. An error or a panic of a procedure, or two procedures that change a common key,
+    /// end the recovery at all members, and nothing is changed. Members without an error of their
+    /// own return [`StoreError::RecoveryFailed`]. The recovery may be called again. Calls of the
+    /// store inside the procedure still return `Revoked`, except the calls that list keys.
+    ///
+    /// The recovery waits for a member that does not take part until that member is dead, or until
+    /// the job's time limit. Then it returns [`StoreError::Timeout`], nothing is changed, and it
+    /// may be called again. There is a single exception: if a replica did not answer when the
+    /// decision was written, the recovery may turn out to have happened, at all members. The next
+    /// recovery then begins after it.
+    ///
+    /// If the store's own record of recoveries is lost, the call returns [`StoreError::DataLost`].
+    /// Call [`Store::accept_loss`] and then `recover` again. The procedures then get all deaths
+    /// since the store was opened.
     ///
     /// ```
     /// use outlast::store::{Mode, Options, Store, StoreError};
     /// let job = outlast::join()?;
     /// let store = Store::open(&job, Options::new().mode(Mode::Global))?;
     /// store.put(b"task/7", b"half done")?;
-    /// store.revoke()?; // or somebody dies
+    /// store.revoke()?; // or a member dies
     /// match store.put(b"task/7", b"done") {
     ///     Err(StoreError::Revoked) => store.recover(|tx, deaths| {
     ///         for death in deaths.iter().filter(|death| death.heir() == store.me()) {
@@ -170,7 +186,7 @@ impl Store {
                 Some(reason) => recovery.fail(reason),
             };
             match (result, ended) {
-                // It runs again, as at the others.
+                // The procedure runs again, as at all other members.
                 (Ok(_), Err(StoreError::Revoked)) => {}
                 (Ok(Ok(value)), Ok(())) => return Ok(value),
                 (Ok(Ok(_)), Err(error)) => return Err(error.into()),
@@ -180,9 +196,9 @@ impl Store {
         }
     }
 
-    /// The first half of [`Store::recover`], for programs that cannot pass a procedure: everything
-    /// up to its run. What it would do goes to [`Recovery::tx`], and [`Recovery::end`] carries it
-    /// out.
+    /// The first half of [`Store::recover`], for programs that cannot pass a procedure: all steps
+    /// before the procedure. The program makes its changes through [`Recovery::tx`], and
+    /// [`Recovery::end`] carries them out.
     ///
     /// ```
     /// # use outlast::store::{Mode, Options, Store, StoreError};
@@ -195,7 +211,7 @@ impl Store {
     ///         recovery.tx().put(format!("dead/{}", death.member.0).as_bytes(), b"")?;
     ///     }
     ///     match recovery.end() {
-    ///         Err(StoreError::Revoked) => {} // another death: again
+    ///         Err(StoreError::Revoked) => {} // Another member died: begin again.
     ///         ended => break ended?,
     ///     }
     /// }
@@ -207,7 +223,8 @@ impl Store {
         self.check_global("recover()")?;
         state.transactions.check_not_inside(job.activity())?;
         let turn = Turn::take(state)?;
-        // Not before: another thread's recovery may have put another one in its place.
+        // The communicator is read after `Turn::take`: the recovery of another thread may have
+        // replaced it before.
         let mut communicator = self.check_global("recover()")?;
         let until = job.now().after(job.time_limit());
         state.close_gate(&communicator, until)?;
@@ -215,7 +232,7 @@ impl Store {
             if job.now() >= until {
                 return Err(StoreError::Timeout { member: job.me(), limit: job.time_limit() });
             }
-            // G2.
+            // *shrink*
             let step = within(steps::Step::RecoverShrink);
             let shrunk = match communicator.shrink() {
                 Err(rma::Error::Mismatched { .. }) => continue,
@@ -223,10 +240,11 @@ impl Store {
             };
             let former = std::mem::replace(&mut communicator, shrunk);
             *lock(&state.coordinated.communicator) = Some(communicator.clone());
-            // The others may still use it; whoever has freed it already has ended the membership.
+            // Freeing is local: other members may still use the former communicator. It fails only
+            // if the membership has ended, which frees all communicators.
             let _ = former.free();
             drop(step);
-            // G3.
+            // *repair*
             let _step = within(steps::Step::RecoverRepair);
             let group = communicator.members();
             let everyone = MemberSet::first(job.members());
@@ -239,7 +257,7 @@ impl Store {
                 Ok(_) | Err(rma::Error::Mismatched { .. }) => continue,
                 Err(error) => return Err(rma_error(error)),
             }
-            // G4.
+            // *procedure*: the deaths since the last recovery, and the transaction.
             let recovered = state
                 .recovery_decision()?
                 .map(|recovery_decision| recovery_decision.recovered)
@@ -263,25 +281,25 @@ impl Store {
 }
 
 impl Recovery {
-    /// Who died since the last recovery, and who is to take over from each: the same list at all
+    /// The deaths since the last recovery, each with its heir. The list is identical at all
     /// members.
     pub fn deaths(&self) -> &[Death] {
         &self.deaths
     }
 
-    /// The transaction of this member's procedure. It is carried out by [`Recovery::end`].
+    /// The transaction of this member's procedure. [`Recovery::end`] carries it out.
     pub fn tx(&mut self) -> &mut Transaction {
         &mut self.tx
     }
 
-    /// Ends the recovery, with the changes of all members, and lets calls through again.
-    /// [`StoreError::Revoked`]: another member died, or came back late; nothing has changed, and it
-    /// is to be begun again. For other errors see [`Store::recover`].
+    /// Ends the recovery with the changes of all members, and lets calls through again.
+    /// [`StoreError::Revoked`] means that another member died or came back late: nothing has
+    /// changed, and the recovery has to begin again. For other errors see [`Store::recover`].
     pub fn end(mut self) -> StoreResult<()> {
         let prepared = self.tx.prepare();
         let (flags, reason) = match &prepared {
             Ok(()) => (ALL_WELL, None),
-            // What it read looks different: a tombstone was removed meanwhile.
+            // An observed version has changed: a tombstone was removed meanwhile.
             Err(StoreError::Aborted) => (PREPARED, None),
             Err(error) => (CALM, Some(format!("at {}: {error}", self.turn.0.me()))),
         };
@@ -296,8 +314,9 @@ impl Recovery {
         }
     }
 
-    /// Ends the recovery without any effect, at all members: this one's procedure has failed.
-    /// [`StoreError::Revoked`]: a member has died meanwhile, so that all begin again in any case.
+    /// Ends the recovery at all members without any effect, because the procedure of this member
+    /// has failed. [`StoreError::Revoked`] means that a member has died meanwhile, so that all
+    /// members begin again in any case.
     pub fn fail(mut self, reason: &str) -> StoreResult<()> {
         self.tx.abort();
         let reason = format!("the procedure of {} {reason}", self.turn.0.me());
@@ -307,12 +326,13 @@ impl Recovery {
         }
     }
 
-    /// G6 to G8.
+    /// *vote*, *decide* and *open_gate*.
     fn vote(&mut self, flags: u64, reason: Option<String>) -> StoreResult<Ended> {
         let state = self.turn.0.clone();
         let attempt = self.communicator.id();
         if let Some(reason) = &reason {
-            // So that the others can say why. If it cannot be written, they say that it failed.
+            // The decision tells the other members the reason. If it cannot be written, they report
+            // the failure without the reason.
             let _ = state.decide(attempt, None, reason);
         }
         let step = within(steps::Step::RecoverVote);
@@ -331,8 +351,8 @@ impl Recovery {
         let step = within(steps::Step::RecoverDecide);
         let wanted = matches!(agreed, Ok(Ended::Committed)).then_some(&self.gone);
         let why = match agreed {
-            Ok(Ended::Failed(_)) => "another member could not prepare its part",
-            _ => "a member died or did not come in time",
+            Ok(Ended::Failed(_)) => "another member could not prepare its changes",
+            _ => "a member died or did not take part in time",
         };
         let recovery_decision = match wanted {
             Some(_) => decide_recovery_unfrozen(&state.tx, attempt, wanted),
@@ -341,20 +361,20 @@ impl Recovery {
         drop(step);
         let ended = match (agreed, recovery_decision) {
             (_, Ok(recovery_decision)) if recovery_decision.is_committed => Ended::Committed,
-            // Somebody's time limit was over before.
+            // Another member had reached its time limit before, and has aborted the attempt.
             (Ok(Ended::Committed), Ok(_)) => Ended::Again,
             (Ok(Ended::Failed(_)), Ok(recovery_decision)) => {
                 Ended::Failed(recovery_decision.reason)
             }
             (Ok(Ended::Failed(_)), Err(_)) => Ended::Failed(why.into()),
             (Ok(Ended::Again), _) => Ended::Again,
-            // The time limit was over here, and so it is at all.
+            // This member has reached its time limit, and the attempt is aborted at all members.
             (Err(error), Ok(_)) => {
                 self.tx.end_prepared(false);
                 return Err(error);
             }
-            // What was prepared stays so until the recovery_decision can be read: the background
-            // looks for it.
+            // The prepared changes stay prepared until the recovery decision can be read. The
+            // background reads it.
             (Ok(Ended::Committed), Err(error)) | (Err(error), Err(_)) => {
                 self.tx.abandon();
                 return Err(error);
@@ -403,7 +423,7 @@ mod tests {
         let _ = job.leave();
     }
 
-    /// A key of which the one replica is this member.
+    /// A key whose only replica is this member.
     fn key_at(store: &Store, replica: MemberId, number: usize) -> Vec<u8> {
         let keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
         keys.into_iter()
@@ -412,11 +432,11 @@ mod tests {
             .expect("some key")
     }
 
-    /// The intent of a living member, joined to an attempt, is lost when its replica dies: the next
-    /// attempt does not wait for what cannot end, and the key that it had locked is `DataLost`
-    /// until the loss is accepted.
+    /// The joined intent of a living member is lost when its replica dies. The next attempt does
+    /// not wait for it, and the key that it had locked returns `DataLost` until the loss is
+    /// accepted.
     #[test]
-    fn a_joined_intent_that_is_lost_does_not_hold_up_the_next_attempt() {
+    fn a_lost_joined_intent_does_not_block_the_next_attempt() {
         for seed in 0..10 {
             let is_prepared = Rc::new(Cell::new(false));
             run(seed, 4, move |job| {
@@ -437,7 +457,7 @@ mod tests {
                     recovery.tx.prepare().expect("prepared");
                     is_prepared.set(true);
                 }
-                nap(&job, "the one who prepares", || is_prepared.get());
+                nap(&job, "the preparing member", || is_prepared.get());
                 if job.me() == doomed {
                     job.inject(Fault::Kill(doomed)).expect("killed");
                 }
@@ -459,13 +479,13 @@ mod tests {
         }
     }
 
-    /// A member has prepared its part and dies, together with the only copy of the
-    /// recovery_decision. The recovery says so; and after the loss is accepted, what the dead has
-    /// left is not mistaken for a part of something undecided: a recovery_decision about it would
-    /// take the place of that of a later recovery, of which another member still has to apply its
-    /// part.
+    /// A member has prepared its changes and dies, together with the only replica of the recovery
+    /// decision. The recovery returns `DataLost`. After the loss is accepted, the joined intent of
+    /// the dead member must be ended before the next recovery. Otherwise an operation that meets it
+    /// would write a decision about it over the decision of a later recovery, while another member
+    /// still has to apply its changes.
     #[test]
-    fn a_lost_verdict_leaves_no_intents_that_later_overwrite_another_one() {
+    fn a_lost_recovery_decision_leaves_no_intent_that_overwrites_a_later_decision() {
         for seed in 0..10 {
             let (stage, failures) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
             run(seed, 6, move |job| {
@@ -477,7 +497,7 @@ mod tests {
                     intent_of(member) != *member && intent_of(member) != recovery_decision
                 };
                 let dead = others().find(is_right).expect("with so many partitions");
-                // The next one to die is no replica of what matters.
+                // The next member to die is no replica of the keys, intents and decision below.
                 let staying: Vec<MemberId> = others().filter(|member| *member != dead).collect();
                 let holder = intent_of(&dead);
                 let late = *staying
@@ -499,7 +519,7 @@ mod tests {
                     recovery.tx.prepare().expect("prepared");
                     stage.set(1);
                 }
-                nap(&job, "the one who prepares", || stage.get() >= 1);
+                nap(&job, "the preparing member", || stage.get() >= 1);
                 if job.me() == dead || job.me() == recovery_decision {
                     job.inject(Fault::Kill(job.me())).expect("killed");
                 }
@@ -514,7 +534,7 @@ mod tests {
                 failures.set(failures.get() + 1);
                 nap(&job, "the others", || failures.get() == 4);
                 store.accept_loss().expect("accepted");
-                // The next one: all but one bring it to its end.
+                // In the next recovery all members but a single late member reach the end.
                 let mut recovery = store.recover_begin().expect("begun");
                 if job.me() == late {
                     recovery.tx().put(&kept, b"late").expect("put");
@@ -543,10 +563,10 @@ mod tests {
         }
     }
 
-    /// A decision was not answered in time, and then its replica dies: nobody waits for what can
-    /// never be known.
+    /// A commit was not answered in time, and then the only replica of its intent dies. No recovery
+    /// waits for an outcome that can never be known.
     #[test]
-    fn a_decision_that_is_lost_does_not_hold_up_a_recovery() {
+    fn a_lost_commit_does_not_block_a_recovery() {
         for seed in [1, 3, 5, 7] {
             run(seed, 4, |job| {
                 let store = open(&job, 1);
@@ -590,10 +610,10 @@ mod tests {
         }
     }
 
-    /// A request that ended with a timeout may land at any time until its replica goes on: up to
-    /// then its member has not changed its last word.
+    /// A request that timed out may still execute when its replica resumes. *close_gate* waits for
+    /// it, since this member may still change a value until then.
     #[test]
-    fn the_gate_is_closed_only_when_nothing_can_land_any_more() {
+    fn the_gate_is_closed_only_when_all_stragglers_have_landed() {
         for seed in [1, 3, 5, 7] {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 3, move |job| {
@@ -612,17 +632,17 @@ mod tests {
                     store.state.close_gate(&communicator, until).expect("closed");
                     is_over.set(true);
                 }
-                nap(&job, "the one with a late request", || is_over.get());
+                nap(&job, "the member with a straggler", || is_over.get());
                 store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
                 end(&job, &store);
             });
         }
     }
 
-    /// The recovery_decision of a recovery was not answered in time, and may still become known to
-    /// all: no cut is made up to then.
+    /// The write of a recovery decision was not answered in time, and may still take effect. No cut
+    /// is made until its outcome is known.
     #[test]
-    fn a_verdict_that_timed_out_is_waited_for_by_a_frost() {
+    fn a_freeze_waits_for_a_timed_out_recovery_decision() {
         for seed in [1, 3, 5, 7] {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 3, move |job| {
@@ -654,16 +674,17 @@ mod tests {
                     assert!(store.unfreeze());
                     is_over.set(true);
                 }
-                nap(&job, "the one with a late recovery decision", || is_over.get());
+                nap(&job, "the member that decides", || is_over.get());
                 end(&job, &store);
             });
         }
     }
 
-    /// A transaction was not answered in time; the background is about to end it when the store is
-    /// frozen, and waits for the end of that. The cut does not wait for the background in turn.
+    /// A transaction was not answered in time. The background is about to end it when writes are
+    /// frozen, and waits for the end of the freeze. The cut does not wait for the background in
+    /// turn.
     #[test]
-    fn a_frost_does_not_wait_for_a_background_that_waits_for_its_end() {
+    fn a_freeze_does_not_wait_for_a_background_that_waits_for_unfreeze() {
         for seed in [1, 3, 5, 7] {
             let is_over = Rc::new(Cell::new(false));
             run(seed, 4, move |job| {
@@ -673,7 +694,7 @@ mod tests {
                 let replica = (1..4)
                     .map(MemberId)
                     .find(|replica| *replica != intent_of(&committer))
-                    .expect("one");
+                    .expect("another member");
                 let keys = [key_at(&store, committer, 0), key_at(&store, replica, 0)];
                 job.sleep(Duration::from_secs(1));
                 if job.me() == committer {
@@ -686,7 +707,7 @@ mod tests {
                     job.sleep(Duration::from_secs(1));
                     job.inject(Fault::Resume(replica)).expect("a fault");
                     let resumed = job.now();
-                    // What the background has under way now is what waits for the freeze.
+                    // The operation that the background has in flight now waits for the unfreeze.
                     nap(&job, "quiet", || store.state.straggling_replica().is_none());
                     assert!(
                         job.now().since(resumed) < Duration::from_secs(10),
@@ -701,10 +722,10 @@ mod tests {
         }
     }
 
-    /// A thread has found the communicator revoked, and is held up until another one has recovered:
-    /// the gate that is open then stays so.
+    /// A thread has found the communicator revoked, and is delayed until another thread has
+    /// recovered. The gate, which is open then, stays open.
     #[test]
-    fn a_revocation_that_was_recovered_from_closes_no_gate() {
+    fn a_recovered_revocation_closes_no_gate() {
         run(1, 2, |job| {
             let store = open(&job, 2);
             store.revoke().expect("revoked");

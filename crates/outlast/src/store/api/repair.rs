@@ -1,4 +1,4 @@
-//! How far repair is.
+//! The progress of repair.
 
 use crate::engine::Time;
 use crate::store::api::store::Store;
@@ -6,24 +6,25 @@ use crate::store::error::StoreResult;
 use crate::store::recovery::repair::RepairStatus;
 use std::time::Duration;
 
-/// How often [`Store::wait_repaired`] looks: nothing rings when another member completes a replica.
+/// The interval at which [`Store::wait_repaired`] checks: no bell rings when another member
+/// completes a replica.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Store {
-    /// How far repair is: the number of copies that this member, as a primary, has still to bring
-    /// up.
+    /// Returns the number of replicas that are missing in the partitions of which this member is
+    /// the primary.
     pub fn copies_missing(&self) -> StoreResult<usize> {
         Ok(self.state.count_copies(true)?.copies_missing)
     }
 
-    /// How far repair is in the whole job. It asks about every partition: some milliseconds for
-    /// thousands of them.
+    /// Returns the progress of repair in the whole job. The call asks about every partition, which
+    /// takes some milliseconds for thousands of partitions.
     pub fn repair_status(&self) -> StoreResult<RepairStatus> {
         self.state.count_copies(false)
     }
 
-    /// Waits until every partition of the job that is not lost has all its copies, or until
-    /// `deadline`; how far it is then.
+    /// Waits until every partition that is not lost has all its replicas, or until `deadline`.
+    /// Returns the progress of repair at that time.
     pub fn wait_repaired(&self, deadline: Time) -> StoreResult<RepairStatus> {
         let job = &self.state.job;
         loop {
@@ -31,7 +32,7 @@ impl Store {
             if status.is_repaired() || job.now() >= deadline {
                 return Ok(status);
             }
-            // Nothing rings when another member has completed a copy.
+            // No bell rings when another member completes a replica.
             let until = deadline.min(job.now().after(POLL_INTERVAL));
             while job.now() < until {
                 job.park(job.bell(), until);

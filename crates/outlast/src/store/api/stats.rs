@@ -1,4 +1,4 @@
-//! What the store can tell about itself.
+//! Figures about the store: what a member has done, what the job holds, how memory is used.
 
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
@@ -11,36 +11,37 @@ use crate::store::recovery::repair::RepairStatus;
 use crate::store::value::RESERVED;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What one member has done since it opened the store.
+/// What a member has done since it opened the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Copies of partitions that this member has brought up.
+    /// The number of replicas of partitions that this member has repaired.
     pub copies_repaired: u64,
-    /// Records that were looked at, and copied where they were missing, for that.
+    /// The number of records that repair has checked, and copied where they were missing.
     pub records_repaired: u64,
-    /// Repairs that it took over from a member that was stopped.
+    /// The number of repairs that this member took over from a stopped member.
     pub repairs_taken_over: u64,
-    /// How long [`Store::put`] and puts through handles took; `None` before the first sample.
+    /// The latency of [`Store::put`] and of puts through handles; `None` before the first sample.
     pub put: Option<Latency>,
-    /// How long [`Store::get`] took, and reads into buffers through handles.
+    /// The latency of [`Store::get`] and of reads into buffers through handles; `None` before the
+    /// first sample.
     pub get: Option<Latency>,
 }
 
 /// What the whole store holds, at some moment during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobStats {
-    /// How many keys exist, without those of lost partitions.
+    /// The number of keys that exist, without the keys of lost partitions.
     pub keys: usize,
-    /// The length of all values, each counted once.
+    /// The length of all values together, without their further replicas.
     pub value_bytes: u64,
-    /// The length of all keys.
+    /// The length of all keys together.
     pub key_bytes: u64,
-    /// Copies that are missing, and partitions that are lost.
+    /// The missing replicas and the lost partitions.
     pub repair: RepairStatus,
 }
 
 impl Store {
-    /// What this member has done since it opened the store.
+    /// Returns what this member has done since it opened the store.
     pub fn stats(&self) -> Stats {
         let (repaired, counts) = (&self.state.repaired, &self.state.counts);
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -53,7 +54,8 @@ impl Store {
         }
     }
 
-    /// What the whole store holds. It goes through all keys: not for every second.
+    /// Returns what the whole store holds. The call reads all records, which is too much to do
+    /// every second.
     pub fn job_stats(&self) -> StoreResult<JobStats> {
         let repair = self.repair_status()?;
         let mut stats = JobStats { keys: 0, value_bytes: 0, key_bytes: 0, repair };
@@ -73,7 +75,7 @@ impl Store {
 }
 
 impl StoreState {
-    /// The keys of a partition, and the bytes in their values and in themselves.
+    /// Counts the keys of a partition, the bytes of their values, and the bytes of the keys.
     fn count_partition(&self, op: &RecordOp<'_>, partition: usize) -> OpResult<(usize, u64, u64)> {
         let config = op.config(partition)?;
         let (mut keys, mut value_bytes, mut key_bytes) = (0, 0, 0);
@@ -96,8 +98,8 @@ impl StoreState {
 }
 
 impl Store {
-    /// What the memory that this member lends to the store is used for. It goes through all of it:
-    /// some milliseconds for a hundred thousand values.
+    /// Returns the use of the memory that this member lends to the store. The call reads every
+    /// block, which takes some milliseconds for a hundred thousand values.
     pub fn memory_use(&self) -> StoreResult<MemoryUse> {
         self.state.run(|op| self.state.survey(op))
     }

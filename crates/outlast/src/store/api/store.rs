@@ -1,4 +1,4 @@
-//! The store and its plain calls.
+//! The store, and its calls on a single key.
 
 use crate::engine::{Epoch, MemberId};
 use crate::job::Job;
@@ -11,7 +11,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A store in the memories of the job's members.
+/// A store in the memory of the job's members.
+///
+/// A clone is a further reference to this member's store. All calls may be made from any thread.
+/// The [module page](crate::store) has an overview of the calls, the promises, and what happens
+/// after a death.
 #[derive(Clone)]
 pub struct Store {
     pub(in crate::store) state: Arc<StoreState>,
@@ -24,19 +28,20 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store. All living members of the job, spares included, do it once, with the same
-    /// options.
+    /// Opens the store. All living members of the job, spares included, call this once, with equal
+    /// options. The call waits until all of them have opened the store, or returns
+    /// [`StoreError::Timeout`] at the job's time limit.
     pub fn open(job: &Job, options: Options) -> StoreResult<Store> {
         Ok(Store { state: StoreState::open(job, options)? })
     }
 
-    /// This member.
+    /// The number of this member.
     pub fn me(&self) -> MemberId {
         self.state.job.me()
     }
 
-    /// The epoch of this member's view: two loads. [`Store::deaths_since`] tells of every death
-    /// that comes after it.
+    /// The epoch of this member's view, at the price of two loads. [`Store::deaths_since`] returns
+    /// every death after it.
     #[inline]
     pub fn epoch(&self) -> Epoch {
         let epoch = self.state.job.epoch();
@@ -47,13 +52,14 @@ impl Store {
         }
     }
 
-    /// Sets a key. `Ok`: every copy holds it.
+    /// Sets a key. `Ok` means that every complete replica holds the value, and returns its version.
     pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
         check_key(key)?;
         self.state.sample(&self.state.counts.put, || self.state.put_by_key(key, value))
     }
 
-    /// Sets a key if it is as expected; otherwise [`StoreError::Conflict`] with what is there.
+    /// Sets a key if the condition holds. Otherwise returns [`StoreError::Conflict`] with the
+    /// current version.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
         check_key(key)?;
         let written = self
@@ -62,7 +68,7 @@ impl Store {
         Ok(written.expect("a put changes the key"))
     }
 
-    /// Deletes a key; whether it existed.
+    /// Deletes a key. Returns whether the key existed.
     pub fn delete(&self, key: &[u8]) -> StoreResult<bool> {
         check_key(key)?;
         let written = self.state.write(key, false, |current, _| {
@@ -71,8 +77,9 @@ impl Store {
         Ok(written.is_some())
     }
 
-    /// Adds to a key that holds a number of 8 bytes (or does not exist, which counts as 0),
-    /// wrapping; the new number.
+    /// Adds to the number of 8 bytes, little-endian, that a key holds, and returns the sum. A key
+    /// that does not exist counts as 0. An overflow wraps around. [`StoreError::WrongType`] means
+    /// that the value does not have 8 bytes.
     pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
         check_key(key)?;
         let mut sum = 0;
@@ -91,14 +98,14 @@ impl Store {
         Ok(sum)
     }
 
-    /// The value of a key; `None` if it does not exist.
+    /// Returns the value of a key; `None` if the key does not exist.
     pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
         let get = || self.state.read(key, |op, found| found.to_value(op, key));
         self.state.sample(&self.state.counts.get, get)
     }
 
-    /// Copies the value of a key into `buffer`; its length and version, or `None` if it does not
-    /// exist.
+    /// Copies the value of a key into `buffer`. Returns its length and version, or `None` if the
+    /// key does not exist. [`StoreError::BufferTooSmall`] names the length that is needed.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
         let key = self.state.key_ref(key)?;
         match self.state.job.is_mapped() {
@@ -110,13 +117,13 @@ impl Store {
         }
     }
 
-    /// Whether a key exists.
+    /// Returns whether a key exists.
     pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
         Ok(self.state.read(key, |_, _| Ok(()))?.is_some())
     }
 
-    /// Closes the store at this member, after all living members have done so or the time limit is
-    /// over.
+    /// Closes the store at this member. The call waits until all living members close it, or
+    /// returns [`StoreError::Timeout`] at the job's time limit; the store is closed in both cases.
     pub fn close(&self) -> StoreResult<()> {
         self.state.close()
     }

@@ -1,4 +1,6 @@
-//! Running transactions.
+//! Running transactions: a closure that is tried again, or a handle.
+//! `docs/protocol/transactions.md` has the protocol, and the folder `tx` implements it.
+
 use crate::store::api::store::Store;
 use crate::store::error::StoreError;
 use crate::store::tx::state::Inside;
@@ -6,12 +8,14 @@ use crate::store::tx::transaction::{FAILED, Transaction};
 use std::collections::BTreeMap;
 
 impl Store {
-    /// Runs a closure as a transaction: all that it reads and changes by the handle that it is
-    /// given happens at one moment, or nothing of it does. If others are faster it is run again,
-    /// after a pause that grows, until the job's time limit is over ([`StoreError::Contended`]); so
-    /// it should have no other effects. An error of the closure aborts the transaction and is
-    /// passed on, and so is a panic. What the closure returns counts only if all that it has read
-    /// was there at one moment.
+    /// Runs a closure as a transaction: all reads and changes that it makes through its
+    /// [`Transaction`] happen at a single moment, or none of them does.
+    ///
+    /// If a call of another member or thread is faster, the closure is run again, after a pause
+    /// that grows, until the job's time limit ([`StoreError::Contended`]). So the closure should
+    /// have no other effects. An error or a panic of the closure aborts the transaction and is
+    /// passed on. What the closure returns, a value or an error, counts only if all values that it
+    /// has read existed together at a single moment. Otherwise the closure is run again.
     ///
     /// ```
     /// use outlast::store::{Options, Store, StoreError};
@@ -29,8 +33,8 @@ impl Store {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Calls of the store inside the closure are no part of the transaction; one that writes a key
-    /// of the transaction may make it fail.
+    /// Calls of the store inside the closure are not part of the transaction. A call that writes a
+    /// key of the transaction may make the transaction fail.
     pub fn transaction<T, E: From<StoreError>>(
         &self,
         mut body: impl FnMut(&mut Transaction) -> Result<T, E>,
@@ -46,6 +50,7 @@ impl Store {
                     Err(error) => E::from(error),
                 },
                 Err(error) => {
+                    // An error that follows from values which never existed together is no result.
                     let is_true =
                         tx.over.is_some() || tx.is_late || tx.is_consistent().unwrap_or(true);
                     tx.abort();
@@ -68,8 +73,8 @@ impl Store {
         }
     }
 
-    /// Begins a transaction by handle; see [`Transaction`]. The caller tries it again itself, with
-    /// [`Transaction::retry`].
+    /// Begins a transaction that is not a closure; see [`Transaction`]. The caller tries it again
+    /// itself, with [`Transaction::retry`].
     ///
     /// ```
     /// # use outlast::store::{Options, Store, StoreError};
@@ -91,7 +96,8 @@ impl Store {
         self.begin_in(None)
     }
 
-    /// Begins a transaction, joined to an attempt at a recovery or not.
+    /// Begins a transaction. `recovery` is the attempt at a coordinated recovery to which it is
+    /// joined, if any.
     pub(in crate::store) fn begin_in(&self, recovery: Option<u64>) -> Transaction {
         Transaction {
             state: self.state.tx.clone(),
@@ -126,11 +132,11 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    /// Of a partition one key was damaged with its member. Who had locked that key is told that its
-    /// value is gone, also when the loss was accepted; who has locked another one of the same
-    /// partition is not.
+    /// A single key of a partition was damaged with its member. The committer that had locked this
+    /// key is told that its value is lost, also after the loss was accepted. A committer that has
+    /// locked another key of the partition is not.
     #[test]
-    fn only_a_key_that_is_lost_is_lost_to_a_committer() {
+    fn only_a_damaged_key_is_lost_to_a_committer() {
         let mut plan = SimOptions::new(2, 7);
         plan.keeps_dead_segments = true;
         let report = sim::run(&plan, |job: Job| {
@@ -146,7 +152,7 @@ mod tests {
             let partition = store.partition_of(&keys[0]).expect("a key");
             let same = |key: &&Vec<u8>| store.partition_of(key) == Ok(partition);
             let [lost, kept] =
-                [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("one"));
+                [0, 1].map(|index| keys.iter().filter(same).nth(index).expect("a key"));
             let versions = [(lost, "lost"), (kept, "kept")].map(|(key, value)| {
                 let value = format!("the value that is {value}");
                 store.put(key, value.as_bytes()).expect("put")
@@ -171,7 +177,8 @@ mod tests {
                 (check(lost, versions[0]), check(kept, versions[1])),
                 (is_lost.clone(), Ok(()))
             );
-            // Until the tombstone has been removed, and the floor of the partition is above it.
+            // By then the tombstone has been removed, and the version floor of the partition is
+            // above it.
             job.sleep(Duration::from_secs(1));
             assert_eq!((check(lost, versions[0]), check(kept, versions[1])), (is_lost, Ok(())));
             store.close().expect("closed");
@@ -180,17 +187,17 @@ mod tests {
         report.expect_ok();
     }
 
-    /// A decision that was not answered in time may still be made: a freeze waits until it is
-    /// known.
+    /// A commit that was not answered in time may still take effect. A write freeze waits until its
+    /// outcome is known.
     #[test]
-    fn a_decision_that_timed_out_is_one_until_it_is_known() {
+    fn a_freeze_waits_for_a_timed_out_commit() {
         for seed in 0..8 {
             let options = SimOptions::new(3, seed).link(Link::Network);
             let is_over = Rc::new(Cell::new(false));
             let report = sim::run(&options, move |job: Job| {
                 let options = Options::new().replicas(1).partitions(16).expected_keys(64);
                 let store = Store::open(&job, options).expect("open");
-                // The intent is at one member, and the keys are at another.
+                // The intent and the keys are at different members.
                 let stopped = store.replicas_of(&intent_key(MemberId(0), 0))[0];
                 assert_ne!(stopped, MemberId(0), "with this many partitions");
                 let other = MemberId(3 - stopped.0);
@@ -220,11 +227,12 @@ mod tests {
         }
     }
 
-    /// A transaction that was tried before has locked a key that it only reads. The key is lost and
-    /// given up, another value is put there, and the other key is seen without the transaction's
-    /// change: it has no place any more, and is not told that it has.
+    /// A transaction that was tried before has locked a key that it only reads. The key is lost,
+    /// its loss is accepted, and another value is put there. Then the changed key is read without
+    /// the transaction's change. The transaction has no serialization point any more, and its
+    /// commit must not succeed.
     #[test]
-    fn a_locked_key_that_is_only_read_is_lost_to_a_committer() {
+    fn a_commit_fails_if_a_locked_key_of_its_read_set_is_lost() {
         for seed in 0..10 {
             let report =
                 sim::run(&SimOptions::new(3, seed).link(Link::of_seed(seed)), |job: Job| {
@@ -232,8 +240,11 @@ mod tests {
                     let store = crate::store::Store::open(&job, options).expect("open");
                     let (committer, holder) =
                         (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
-                    let victim =
-                        [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                    let victim = [1, 2]
+                        .map(MemberId)
+                        .into_iter()
+                        .find(|one| *one != holder)
+                        .expect("another member");
                     if job.me() == victim {
                         return nap(&job, "its death", || false);
                     }
@@ -271,11 +282,11 @@ mod tests {
         }
     }
 
-    /// The same while the committer is stopped anywhere in its commit. Who was told that a key is
-    /// lost has changed nothing, and if another one has seen the other key without the change after
-    /// the loss, then the change never comes.
+    /// A key that a transaction only reads is lost while the committer is stopped anywhere in its
+    /// commit. If the commit returns `DataLost`, it has changed nothing. If another member reads
+    /// the other key without the change after the loss, the change never appears.
     #[test]
-    fn who_is_told_that_a_key_which_it_only_read_is_lost_has_changed_nothing() {
+    fn a_commit_that_reports_a_lost_read_key_has_changed_nothing() {
         let ends: Rc<RefCell<BTreeMap<String, usize>>> = Rc::default();
         for seed in 0..150 {
             let (stage, ends_here) = (Rc::new(Cell::new(0)), ends.clone());
@@ -284,8 +295,11 @@ mod tests {
                 let store = crate::store::Store::open(&job, options).expect("open");
                 let (committer, holder) =
                     (MemberId(0), store.replicas_of(&intent_key(MemberId(0), 0))[0]);
-                let victim =
-                    [1, 2].map(MemberId).into_iter().find(|one| *one != holder).expect("one");
+                let victim = [1, 2]
+                    .map(MemberId)
+                    .into_iter()
+                    .find(|one| *one != holder)
+                    .expect("another member");
                 let driver = MemberId(3 - victim.0);
                 let key_at = |first: MemberId, second: MemberId| {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
@@ -341,11 +355,12 @@ mod tests {
         let ends = ends.borrow();
         assert!(ends.len() == 3 && ends.values().all(|&count| count > 2), "{ends:?}");
     }
-    /// The committer is stopped at each of its steps; meanwhile its intent is lost, and given up,
-    /// and somebody looks at one of its keys. If it is told that the transaction has happened, then
-    /// it has, wholly.
+
+    /// The committer is stopped at each of its steps. Meanwhile its intent is lost, the loss is
+    /// accepted, and another member reads a key of the transaction. If the commit succeeds, the
+    /// transaction has happened as a whole.
     #[test]
-    fn who_is_told_that_a_transaction_has_happened_finds_all_of_it_though_the_intent_was_lost() {
+    fn a_successful_commit_is_complete_though_its_intent_was_lost() {
         let ends: Rc<RefCell<BTreeMap<[bool; 3], usize>>> = Rc::default();
         for step in (1..).step_by(2) {
             if ends.borrow().contains_key(&[false, true, true]) {
@@ -362,12 +377,14 @@ mod tests {
                 let members = (0..4).map(MemberId);
                 let committer =
                     members.clone().find(|one| !replicas(partition_of(*one)).contains(one));
-                let committer = committer.expect("one whose intent is elsewhere");
+                let committer = committer.expect("a member with a remote intent");
                 let (partition, victim) =
                     (partition_of(committer), replicas(partition_of(committer))[0]);
                 let mut others = members.filter(|one| ![committer, victim].contains(one));
-                let (driver, other) =
-                    (others.next().expect("one"), others.next().expect("another"));
+                let (driver, other) = (
+                    others.next().expect("a third member"),
+                    others.next().expect("a fourth member"),
+                );
                 let keys_at = |replica: MemberId| -> Vec<Vec<u8>> {
                     let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
                     names.filter(|key| store.replicas_of(key) == [replica]).take(2).collect()
@@ -398,7 +415,7 @@ mod tests {
                     store.accept_loss_of(&[partition]).expect("accepted");
                     let _ = store.get(&keys[step as usize / 2 % 4]).expect("read");
                     stage.set(2);
-                    // It may be stopped only now.
+                    // The committer may reach its stop only now.
                     while stage.get() < 3 {
                         job.inject(Fault::Resume(committer)).expect("a fault");
                         job.sleep(Duration::from_millis(1));
@@ -417,12 +434,12 @@ mod tests {
         assert!(late(true, true) > 20 && late(false, false) > 20, "{ends:?}");
     }
 
-    /// A key does not exist, and its primary dies after it has raised the floor to remove another
-    /// key, and before the other replica has. The key is made and deleted, and then the floor is
-    /// where it was: who has read before that there is no such key finds that it is not so any
-    /// more.
+    /// A key does not exist. Its primary dies after it has raised the version floor to remove
+    /// another key, and before the other replica has raised its floor. Then the key is created and
+    /// deleted, and the floor is raised to its former height. A transaction that had read the key
+    /// as absent must find that this has changed.
     #[test]
-    fn a_key_that_is_made_and_deleted_after_a_death_has_another_mark() {
+    fn a_key_created_and_deleted_after_a_death_has_a_new_observed_version() {
         for seed in 0..10 {
             let report =
                 sim::run(&SimOptions::new(4, seed).link(Link::of_seed(seed)), |job: Job| {
@@ -439,7 +456,7 @@ mod tests {
                             .find(|key| store.replicas_of(key)[0] == victim)
                             .expect("some key");
                         let partition = store.partition_of(&key).expect("a key");
-                        // D2 for a key that had a hundred versions.
+                        // `remove.raise_floor` for a key that had a hundred versions.
                         let raise = |replica| {
                             state.run(|op| op.raise_floor(replica, partition, 100)).expect("raised")
                         };
@@ -459,12 +476,13 @@ mod tests {
             report.expect_ok();
         }
     }
-    /// One transaction is about to make a key when another one finds that it does not exist. The
-    /// key is made, and then deleted, by a call or in a transaction: who found it absent finds that
-    /// it was there, also if the floor of the partition is far above its versions, since a key with
-    /// many of them was removed meanwhile.
+
+    /// A transaction is about to create a key when a second transaction reads the key as absent.
+    /// The key is created, and then deleted, by a call or in a transaction. The second transaction
+    /// must find that the key existed, also if the version floor of the partition is far above the
+    /// versions of the key, because a key with many versions was removed meanwhile.
     #[test]
-    fn a_key_that_is_made_and_deleted_below_the_floor_has_another_mark() {
+    fn a_key_created_and_deleted_below_the_floor_has_a_new_observed_version() {
         for seed in 0..10 {
             let report =
                 sim::run(&SimOptions::new(2, seed).link(Link::of_seed(seed)), move |job: Job| {

@@ -1,4 +1,5 @@
-//! Values of any type that serde knows (feature `serde`), kept as JSON: see docs/decisions for why.
+//! Values of any type that serde supports (feature `serde`), kept as JSON;
+//! `docs/decisions/0005-typed-values-as-json.md` says why.
 
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
@@ -6,6 +7,7 @@ use crate::store::value::{Expect, Version};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// Encodes a value as JSON.
 pub(in crate::store) fn encode<T: Serialize + ?Sized>(value: &T) -> StoreResult<Vec<u8>> {
     let wrong = |error| StoreError::WrongType {
         what: format!("the value cannot be written as JSON: {error}"),
@@ -14,8 +16,8 @@ pub(in crate::store) fn encode<T: Serialize + ?Sized>(value: &T) -> StoreResult<
 }
 
 impl Store {
-    /// Sets a key to a value of any type; see [`Store::put`]. [`StoreError::WrongType`] if the
-    /// value has no form as JSON.
+    /// Sets a key to a value of any type; see [`Store::put`]. [`StoreError::WrongType`] means that
+    /// the value cannot be written as JSON.
     ///
     /// ```
     /// # use outlast::store::{Options, Store};
@@ -31,7 +33,7 @@ impl Store {
         self.put(key, &encode(value)?)
     }
 
-    /// As [`Store::put_as`], if the key is as expected; see [`Store::put_if`].
+    /// Sets a key to a value of any type if the condition holds; see [`Store::put_if`].
     pub fn put_if_as<T: Serialize + ?Sized>(
         &self,
         key: &[u8],
@@ -41,13 +43,14 @@ impl Store {
         self.put_if(key, &encode(value)?, expect)
     }
 
-    /// The value of a key, and its version. [`StoreError::WrongType`] if it is not what
-    /// [`Store::put_as`] wrote for such a type.
+    /// Returns the value of a key and its version; `None` if the key does not exist.
+    /// [`StoreError::WrongType`] means that the value is not the JSON of a `T`, as
+    /// [`Store::put_as`] writes it.
     pub fn get_as<T: DeserializeOwned>(&self, key: &[u8]) -> StoreResult<Option<(T, Version)>> {
         let Some(found) = self.get(key)? else { return Ok(None) };
         let wrong = |error| {
             let what =
-                format!("the value is not a {} as JSON: {error}", std::any::type_name::<T>());
+                format!("the value is not the JSON of a {}: {error}", std::any::type_name::<T>());
             StoreError::WrongType { what }
         };
         serde_json::from_slice(found.bytes())

@@ -1,4 +1,4 @@
-//! Waiting for a key: docs/protocol.md, "Waiting and locks".
+//! Waiting for a key. `docs/protocol/waiting.md` has the steps, and says why no wake-up is lost.
 
 use crate::engine::{MemberId, Time};
 use crate::store::api::store::Store;
@@ -6,24 +6,25 @@ use crate::store::error::StoreResult;
 use crate::store::value::{Value, Version};
 use std::time::Duration;
 
-/// How often to look at a key that a transaction has locked.
+/// The interval at which a waiter reads a key that a transaction has locked.
 const LOCKED: Duration = Duration::from_millis(100);
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// The key is there.
+    /// The key exists, with a version that the wait was for.
     Value(Value),
-    /// The member that was named is dead or has left, and the key is not there. What that member
-    /// had put, and nobody saw so far, will not come up later.
+    /// The named member is dead or has left, and no version that the wait was for exists. A value
+    /// that this member had begun to put, and that no call has returned so far, never appears
+    /// later.
     Died(MemberId),
-    /// The deadline is over.
+    /// The deadline has passed.
     TimedOut,
 }
 
 impl Store {
-    /// Waits until a key exists with a version newer than `newer_than` (or at all, if `None`);
-    /// `None` at the deadline.
+    /// Waits until a key exists with a version newer than `newer_than`, or with any version if that
+    /// is `None`. Returns `None` at the deadline.
     pub fn wait(
         &self,
         key: &[u8],
@@ -36,8 +37,9 @@ impl Store {
         })
     }
 
-    /// As [`Store::wait`], and ended also by the death of `member`: for a result that this member
-    /// is to put. If it has put it and then died, that is [`WaitOutcome::Value`].
+    /// Waits for a key, as [`Store::wait`] does, until `member` dies: for a result that this member
+    /// is to put. If the member has put the result and then died, the outcome is
+    /// [`WaitOutcome::Value`].
     pub fn wait_or_death(
         &self,
         key: &[u8],
@@ -58,7 +60,8 @@ impl Store {
         let job = &self.state.job;
         loop {
             let bell = job.bell();
-            // Before the key is read: what the dead have done is then there.
+            // The check comes before the read of the key: the read then finds what the dead member
+            // has published.
             let died = member.filter(|&member| !job.view().is_living(member));
             self.state.announce_waiter(key)?;
             if let Some(value) = self.get(key)?
@@ -72,8 +75,8 @@ impl Store {
             if job.now() >= deadline {
                 return Ok(WaitOutcome::TimedOut);
             }
-            // Its committer may be stopped between the decision and the bells, and others know of
-            // it by another key of it.
+            // The committer may be stopped after the commit and before it rings the bells, while
+            // other members have seen the transaction through another key.
             let is_locked = self.state.is_locked(key)?;
             job.park(
                 bell,

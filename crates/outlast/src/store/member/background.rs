@@ -1,4 +1,27 @@
-//! What the store does in the background of a member.
+//! The background services of the store, in the order in which they run.
+//!
+//! The background runs this list whenever the bell of the member has rung, or a service is due. A
+//! death rings the bell. Each service compares the epoch or the view with what it has seen, and
+//! acts on a death by itself:
+//!
+//! | service | what it does | on a death |
+//! |---|---|---|
+//! | `serve_messages` | handles the messages of other members | |
+//! | `watch_gate` | global mode: checks for deaths and revocations | closes the gate |
+//! | `accept_some` | accepts losses, as the first replica | |
+//! | `leave_some` | answers leavers, and announces the own leaving | stops waiting for the dead |
+//! | `repair_some` | fills new replicas, and salvages partitions | checks all partitions anew |
+//! | `release_orphans` | releases locks that calls with an unknown outcome left | |
+//! | `notify_of_loss` | calls the listeners of `on_loss` | reports the lost partitions |
+//! | `release_dead_segments` | salvage: gives dead segments back | waits until all is salvaged |
+//! | `remove_some` | removes the records of deleted keys | |
+//! | `reclaim_some` | takes back blocks | takes the blocks that the dead held |
+//! | `give_back_some` | returns large blocks to their replicas | |
+//! | `clear_stragglers` | checks which stragglers have landed | drops stragglers to the dead |
+//! | `end_transactions` | ends unfinished transactions | as heir, ends orphaned intents |
+//!
+//! Calls act on a death without the background: the next operation uses the configuration of the
+//! new view, and a caller takes over the lock of a dead holder.
 
 use crate::engine::Time;
 use crate::job::{Job, Service};
@@ -6,38 +29,60 @@ use crate::store::member::state::StoreState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many pieces of repair are done in a row before the others of the background have their turn.
+/// The number of pieces of repair that are done in a row before the other services run.
 const PIECES: usize = 16;
 
-/// The store's part of a member's background.
+/// The service of the store in the background of a member.
 pub(in crate::store) struct Background(pub(in crate::store) Arc<StoreState>);
 
 impl Service for Background {
     fn run(&self, _: &Job) -> Time {
-        self.0.serve_messages();
-        if !self.0.is_open.load(Ordering::Acquire) || self.0.is_closed.load(Ordering::Acquire) {
+        let store = &self.0;
+        store.serve_messages();
+        if !store.is_open.load(Ordering::Acquire) || store.is_closed.load(Ordering::Acquire) {
             return Time::NEVER;
         }
-        self.0.set_background(true);
-        // First: those who wait are to know.
-        self.0.watch_gate();
-        self.0.accept_some();
-        let leave = self.0.leave_some();
-        // Several pieces, since it costs more to come here again than to do one.
-        let mut repair = self.0.repair_some();
+        store.set_background(true);
+        // The gate comes first, so that waiting calls return `Revoked` at once.
+        store.watch_gate();
+        store.accept_some();
+        // Each of the other services returns when it wants to run again.
+        let leaving = store.leave_some();
+        let repair = self.repair();
+        let orphaned_locks = store.release_orphans();
+        let loss = store.notify_of_loss();
+        let dead_segments = store.release_dead_segments();
+        let removal = store.remove_some();
+        let reclaiming = store.reclaim_some();
+        let large_blocks = store.give_back_some();
+        let stragglers = store.clear_stragglers();
+        let transactions = store.end_transactions();
+        leaving
+            .min(repair)
+            .min(orphaned_locks)
+            .min(loss)
+            .min(dead_segments)
+            .min(removal)
+            .min(reclaiming)
+            .min(large_blocks)
+            .min(stragglers)
+            .min(transactions)
+    }
+}
+
+impl Background {
+    /// Does several pieces of repair in a row, since another run of the background costs more than
+    /// a piece. Messages are served between the pieces.
+    fn repair(&self) -> Time {
+        let store = &self.0;
+        let mut due = store.repair_some();
         for _ in 0..PIECES {
-            if repair > self.0.job.now() {
+            if due > store.job.now() {
                 break;
             }
-            self.0.serve_messages();
-            repair = self.0.repair_some();
+            store.serve_messages();
+            due = store.repair_some();
         }
-        let repair = repair.min(leave).min(self.0.release_orphans()).min(self.0.notify_of_loss());
-        let repair = repair.min(self.0.release_dead_segments());
-        let repair = repair.min(self.0.remove_some()).min(self.0.reclaim_some());
-        repair
-            .min(self.0.give_back_some())
-            .min(self.0.clear_stragglers())
-            .min(self.0.end_transactions())
+        due
     }
 }

@@ -1,15 +1,16 @@
-//! What a member counts of its calls.
+//! Latencies of calls: a member times a sample of its puts and gets.
+
 use crate::store::member::state::StoreState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One of so many calls is timed, so that timing costs next to nothing.
+/// The sampling interval: every 64th call is timed, so that timing costs next to nothing.
 pub(in crate::store) const SAMPLE: u32 = 64;
 
-/// Four buckets for each doubling of the time, up to beyond an hour.
+/// The number of buckets: four for each doubling of the time, up to more than an hour.
 const BUCKETS: usize = 42 * 4;
 
-/// Times of calls, in buckets of a quarter of a doubling.
+/// The times of calls, in buckets of a quarter of a doubling.
 pub(in crate::store) struct Histogram {
     counts: [AtomicU32; BUCKETS],
     max_ns: AtomicU64,
@@ -21,24 +22,26 @@ impl Default for Histogram {
     }
 }
 
-/// The bucket of a time: the doubling and the quarter in it.
+/// The bucket of a time, from its doubling and the quarter of that.
 fn bucket(ns: u64) -> usize {
     let doubling = ns.max(4).ilog2() as usize;
     (doubling * 4 + (ns.max(4) >> (doubling - 2)) as usize % 4).min(BUCKETS - 1)
 }
 
-/// The least time that is beyond a bucket.
+/// The smallest time above a bucket.
 fn bucket_end(bucket: usize) -> u64 {
     (5 + bucket as u64 % 4) << (bucket / 4).saturating_sub(2)
 }
 
 impl Histogram {
+    /// Counts a call that took this time.
     pub(in crate::store) fn add(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
     }
 
+    /// Returns the percentiles of the sample; `None` before the first sample.
     pub(in crate::store) fn latency(&self) -> Option<Latency> {
         let counts: Vec<u64> =
             self.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).collect();
@@ -57,20 +60,21 @@ impl Histogram {
     }
 }
 
-/// How long calls took, of those that were timed: one of 64. Within a quarter of a doubling.
+/// The latency of calls, from a sample of every 64th call. The percentiles are exact to a quarter
+/// of a doubling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// How many calls were timed.
+    /// The number of calls that were timed.
     pub samples: u64,
-    /// Half of them took at most this long.
+    /// Half of these calls took at most this time.
     pub p50: Duration,
-    /// 99 of 100 took at most this long.
+    /// 99 of 100 of these calls took at most this time.
     pub p99: Duration,
-    /// None took longer.
+    /// The longest time of these calls.
     pub max: Duration,
 }
 
-/// What a member counts.
+/// The latencies that a member measures.
 #[derive(Default)]
 pub(in crate::store) struct Counts {
     calls: AtomicU32,
@@ -79,11 +83,11 @@ pub(in crate::store) struct Counts {
 }
 
 impl StoreState {
-    /// Makes a call, and times some.
+    /// Makes a call, and times every 64th call.
     #[inline]
     pub(in crate::store) fn sample<T>(&self, histogram: &Histogram, call: impl FnOnce() -> T) -> T {
-        // Not an atomic addition: that some calls are not counted does no harm, and it is much
-        // cheaper.
+        // A load and a store are much cheaper than an atomic addition, and a call that is not
+        // counted does no harm.
         let calls = self.counts.calls.load(Ordering::Relaxed).wrapping_add(1);
         self.counts.calls.store(calls, Ordering::Relaxed);
         if !calls.is_multiple_of(SAMPLE) {
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_the_samples() {
+    fn percentiles_match_the_samples() {
         let histogram = Histogram::default();
         assert_eq!(histogram.latency(), None);
         (1..=1000).for_each(|us| histogram.add(Duration::from_micros(us)));

@@ -1,4 +1,4 @@
-//! Messages of the other members.
+//! Handling the messages of other members: each message goes to the folder that it concerns.
 
 use crate::engine::Message as EngineMessage;
 use crate::store::member::state::StoreState;
@@ -8,7 +8,7 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
 impl StoreState {
-    /// Takes the messages that have come.
+    /// Receives and handles all messages that have arrived.
     pub(in crate::store) fn serve_messages(&self) {
         while let Some(message) = self.job.receive(PORT) {
             self.handle(&message);
@@ -30,7 +30,9 @@ impl StoreState {
                 );
                 if theirs != ours {
                     let reason = format!(
-                        "{from} opened the store with other options (copies, partitions, buckets, checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} here"
+                        "{from} opened the store with other options (replicas, partitions, \
+                         buckets, checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} \
+                         here; all members have to open it with equal options"
                     );
                     lock(&self.mismatch).get_or_insert(reason);
                 }
@@ -42,7 +44,7 @@ impl StoreState {
                     Ok(()) => Message::Granted { class },
                     Err(error) => Message::Refused { class, reason: error.to_string() },
                 };
-                // Whoever asked and died needs no answer.
+                // An answer to a dead member is dropped.
                 let _ = self.job.send(from, PORT, &answer.encode());
             }
             Message::Need { .. } => {}

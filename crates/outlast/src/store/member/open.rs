@@ -1,4 +1,8 @@
-//! Opening and closing a store.
+//! Opening and closing the store at a member.
+//!
+//! Opening checks the options, makes the state, makes this member's root and indexes, and exchanges
+//! `Hello` messages with all living members. Closing exchanges `Closing` messages. Both wait until
+//! the job's time limit, and neither waits for a dead member.
 
 use crate::engine::{Epoch, Error, MemberId};
 use crate::job::Job;
@@ -37,31 +41,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 impl StoreState {
-    /// Opens the store: makes this member's root and waits until all living members have done the
-    /// same.
+    /// Opens the store: makes this member's root, and waits until all living members have made
+    /// their roots.
     pub(in crate::store) fn open(job: &Job, options: Options) -> StoreResult<Arc<StoreState>> {
         let view = job.view();
         let members = job.members();
         let regulars = view.regulars;
         let invalid = |reason: String| Err(StoreError::Invalid { reason });
         if options.replicas == 0 || options.replicas > REPLICAS_MAX {
-            return invalid(format!("{} copies cannot be; 1 to {REPLICAS_MAX}", options.replicas));
+            return invalid(format!(
+                "number of replicas {} is outside 1..={REPLICAS_MAX}",
+                options.replicas
+            ));
         }
         if options.replicas > regulars && !options.allow_fewer {
             return invalid(format!(
-                "{} copies need as many members, and the job has {regulars}; allow_fewer() opens with fewer copies",
+                "{} replicas need as many members, and the job has {regulars}; \
+                 Options::allow_fewer() opens the store with fewer replicas",
                 options.replicas
             ));
         }
         if options.salvage && job.death_order().is_none() {
             return invalid(
-                "salvage needs an engine on which the memory of the dead can be read, which is shm; open the store without it"
+                "salvage needs an engine that keeps the segments of dead members, which is shm; \
+                 open the store without salvage"
                     .into(),
             );
         }
         if options.sole_writers && options.mode != Mode::Global {
             return invalid(
-                "sole_writers() needs mode(Mode::Global): in localized mode nobody knows when others take over a key".into(),
+                "sole_writers() needs mode(Mode::Global): in localized mode a member is not told \
+                 when another member takes over a key"
+                    .into(),
             );
         }
         let replicas = options.replicas.min(regulars);
@@ -71,7 +82,8 @@ impl StoreState {
         let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
         let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
         let layout = Root { partitions };
-        // Before the store's own service: what it has heard is then known when that one runs.
+        // The communicator registers its service before the store does: the store's service runs
+        // after it, and finds the revocations that it has received.
         let communicator = match options.mode {
             Mode::Localized => None,
             Mode::Global => Some(Communicator::everyone(job).map_err(rma_error)?),
@@ -139,7 +151,7 @@ impl StoreState {
 }
 
 impl StoreState {
-    /// Makes this member's root, and the indexes of the partitions that it is a replica of.
+    /// Makes this member's root, and the indexes of the partitions of which it is a replica.
     fn set_up(&self) -> Result<(), Error> {
         let (job, me) = (&self.job, self.job.me());
         let root = job.reserve(self.layout.len())?;
@@ -154,13 +166,15 @@ impl StoreState {
             }
         }
         self.roots[me.index()].store(root + 1, Ordering::Release);
-        // Set aside before there is anything to delete.
+        // The blocks for tombstones are set aside first, so that keys can be deleted when the
+        // segment is full.
         self.refill_slab(TOMBSTONES)?;
         let magic = self.layout.magic(self.bucket_count).to_ne_bytes();
         job.put(Epoch::ANY, me, root + ROOT_MAGIC, &magic)
     }
 
-    /// Tells all members where the root is, and waits until all who live have done the same.
+    /// Tells all members the location of the own root, and waits until the roots of all living
+    /// members are known.
     fn greet(&self) -> StoreResult<()> {
         let job = &self.job;
         let hello = Message::Hello {
@@ -186,7 +200,8 @@ impl StoreState {
             let is_unknown =
                 |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
             let unknown = job.view().living().find(is_unknown);
-            // After the roots: whoever's is known has been compared.
+            // This check comes after the roots were loaded: the options of a member with a known
+            // root have been compared.
             if let Some(reason) = lock(&self.mismatch).clone() {
                 return Err(StoreError::Invalid { reason });
             }
@@ -201,12 +216,13 @@ impl StoreState {
         }
     }
 
-    /// What is compared of checksums and salvage.
+    /// The word of `Hello` that says whether checksums (1) and salvage (2) are on.
     pub(in crate::store) fn checks(&self) -> u64 {
         u64::from(self.checksums) | u64::from(self.salvage_is_on) << 1
     }
 
-    /// Tells the others that this member is done, and waits until all who live are.
+    /// Tells the other members that this member closes the store, and waits until all living
+    /// members close it.
     pub(in crate::store) fn close(&self) -> StoreResult<()> {
         let job = &self.job;
         if self.is_closed.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! The store at one member: the state of all layers.
+//! The state of the store at a member, and the calls from an operation up to its layers.
 
 use crate::engine::{Epoch, MemberId};
 use crate::store::error::{StoreError, StoreResult};
@@ -11,18 +11,19 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The store at one member.
+/// The state of the store at a member: that of the recovery layer, with the layers below inside it,
+/// and the fields of this layer.
 pub(in crate::store) struct StoreState {
     pub(in crate::store) recovery: RecoveryState,
     pub(in crate::store) deferred: Deferred,
     pub(in crate::store) counts: Counts,
-    /// The dead in the order in which this member learned of them.
+    /// The dead members, in the order in which this member learned of them.
     pub(in crate::store) deaths: Mutex<Vec<MemberId>>,
-    /// How many they are.
+    /// The length of `deaths`.
     pub(in crate::store) deaths_recorded: AtomicU64,
     /// Whether the roots of all members are known.
     pub(in crate::store) is_open: AtomicBool,
-    /// What differs between the members' options.
+    /// The first difference between the options of another member and the own options.
     pub(in crate::store) mismatch: Mutex<Option<String>>,
 }
 
@@ -57,20 +58,23 @@ impl Above for StoreState {
     }
 }
 
-/// The first error of a call that did not wait, by the thread that made it, until its `flush` has
-/// told it.
+/// For each thread, the first error of its calls that did not wait. The next `flush` of the thread
+/// returns it.
 #[derive(Default)]
 pub(in crate::store) struct Deferred(pub(in crate::store) Mutex<BTreeMap<u64, StoreError>>);
 
 impl StoreState {
+    /// Keeps the error of a call for the next `flush` of the calling thread, unless an earlier
+    /// error is kept.
     pub(in crate::store) fn defer(&self, error: StoreError) {
         let thread = self.job.activity();
         lock(&self.deferred.0).entry(thread).or_insert(error);
     }
 
-    /// Notes who has died since the last time; how many it are by now. A view does not say in which
-    /// order its members died, so whoever is told a number must find those who make it up at the
-    /// beginning of the list.
+    /// Appends the new deaths of the view to the list of deaths, and returns the length of the list
+    /// as an epoch. A view does not say in which order its members died. So an epoch is given to
+    /// the program only when the list has that many entries: its deaths are then the first entries
+    /// of the list.
     #[cold]
     pub(in crate::store) fn record_deaths(&self) -> Epoch {
         let view = self.job.view();

@@ -68,7 +68,7 @@ pub(in crate::store) fn check_place(member: MemberId, offset: u64) -> OpResult<(
     if is_place(offset) {
         return Ok(());
     }
-    Err(OpError::Fail(StoreError::Corrupt { member, what: "a block is nowhere" }))
+    Err(OpError::Fail(StoreError::Corrupt { member, what: "block offset out of range" }))
 }
 
 /// An error of the engine as an error of the store.

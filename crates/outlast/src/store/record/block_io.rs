@@ -95,7 +95,7 @@ impl<'a> RecordOp<'a> {
             true => Ok(()),
             false => Err(OpError::Fail(StoreError::Corrupt {
                 member: replica,
-                what: "a value cannot be",
+                what: "invalid value header",
             })),
         }
     }

@@ -19,7 +19,7 @@ impl<'a> RecordOp<'a> {
         if floor >= COUNTER_MAX {
             return Err(OpError::Fail(StoreError::Corrupt {
                 member: replica,
-                what: "a floor cannot be",
+                what: "invalid version floor",
             }));
         }
         Ok(floor)

@@ -185,7 +185,7 @@ impl<'a> RecordOp<'a> {
             .filter(|found| found.id.member.index() < self.store.job.members())
             .ok_or(OpError::Fail(StoreError::Corrupt {
                 member: replica,
-                what: "a provisional version cannot be",
+                what: "invalid provisional version",
             }))
     }
 

@@ -592,7 +592,7 @@ impl RecoveryState {
         }
         // *raise_floor*.
         let Some(floor) = remains.floor(config_number)? else {
-            return Ok(Copied::Damaged("the floor cannot be"));
+            return Ok(Copied::Damaged("the version floor is invalid"));
         };
         op.raise_floor(store.me(), remains.partition, floor)?;
         Ok(Copied::All)

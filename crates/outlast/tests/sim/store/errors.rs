@@ -130,7 +130,7 @@ fn zero_or_too_many_replicas_are_refused() {
             for replicas in [0, 3, REPLICAS_MAX + 1] {
                 let error = Store::open(&job, options(replicas)).unwrap_err();
                 assert!(
-                    matches!(&error, StoreError::Invalid { reason } if reason.contains("copies")),
+                    matches!(&error, StoreError::Invalid { reason } if reason.contains("replicas")),
                     "{error}"
                 );
             }
