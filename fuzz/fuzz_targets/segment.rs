@@ -1,5 +1,6 @@
-//! Arbitrary bytes in a member's segment, as the fuzzer makes them: the first 9 say which schedule the simulator takes and
-//! whether there are checksums, the rest where the segment is overwritten, and with what.
+//! Arbitrary bytes in a member's segment, as the fuzzer makes them: the first 9 say which schedule
+//! the simulator takes and whether there are checksums, the rest where the segment is overwritten,
+//! and with what.
 
 #![no_main]
 

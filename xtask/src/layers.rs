@@ -34,7 +34,7 @@ const SCOPES: &[Scope] = &[
     Scope {
         folder: "store",
         layers: &[
-            &["error", "options", "steps", "mutant", "value"],
+            &["error", "options", "steps", "mutant", "value", "key_rules"],
             &["segment"],
             &["placement"],
             &["operation"],

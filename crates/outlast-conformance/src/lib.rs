@@ -1,9 +1,9 @@
 //! The conformance suite: the behaviour that every engine of Outlast has to show, written once.
 //!
 //! A [`Scenario`] is ordinary code that every member of a job runs. It puts, gets, sends and waits
-//! through [`outlast::engine::Engine`], injects deaths and stops, and panics when the engine breaks a
-//! promise of the trait. It demands no more than the trait promises: an operation on a member that
-//! is dead, before the caller's view has the death, may succeed or fail.
+//! through [`outlast::engine::Engine`], injects deaths and stops, and panics when the engine breaks
+//! a promise of the trait. It demands no more than the trait promises: an operation on a member
+//! that is dead, before the caller's view has the death, may succeed or fail.
 //!
 //! The scenarios run
 //! - on sim, over many seeds: [`sim`];

@@ -70,6 +70,7 @@
 
 mod api;
 mod error;
+mod key_rules;
 mod member;
 mod memory;
 mod mutant;

@@ -4,7 +4,7 @@
 //! In builds with the feature `faults` the environment variable `OUTLAST_MUTANT` names a mutant.
 //! Other builds have no mutants.
 
-/// The names of the mutants, each with what it breaks. `xtask/src/store.rs` has an equal list.
+/// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
 const NAMES: [&str; 23] = [
     // A write is acknowledged before the last replica holds the version.

@@ -1,8 +1,6 @@
 //! Keys, values and versions as programs see them.
 
 use crate::engine::MemberId;
-use crate::store::error::{StoreError, StoreResult};
-use crate::store::record::write::CurrentVersion;
 use std::fmt;
 
 /// The longest key, in bytes.
@@ -61,38 +59,3 @@ pub enum Expect {
     /// The key has this version.
     Version(Version),
 }
-
-impl Expect {
-    /// Returns `Conflict` with the current version if the condition does not hold.
-    pub(in crate::store) fn check(self, current: Option<&CurrentVersion>) -> StoreResult<()> {
-        let found = current.map(|current| current.version);
-        let is_right = match self {
-            Expect::Absent => found.is_none(),
-            Expect::Version(version) => found == Some(version),
-        };
-        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
-    }
-}
-
-/// Checks the length of a key.
-pub(in crate::store) fn check_len(key: &[u8]) -> StoreResult<()> {
-    if key.is_empty() || key.len() > KEY_LEN_MAX {
-        return Err(StoreError::BadKey { len: key.len() });
-    }
-    Ok(())
-}
-
-/// Checks whether a program may change a key. The store's own keys are refused: they are not listed
-/// and are in no snapshot.
-#[inline]
-pub(in crate::store) fn check_key(key: &[u8]) -> StoreResult<()> {
-    if key.starts_with(RESERVED) {
-        let reason =
-            "keys that begin with \"\\0outlast/\" are the store's own; choose another key".into();
-        return Err(StoreError::Invalid { reason });
-    }
-    check_len(key)
-}
-
-/// The beginning of the store's own keys, which are not listed.
-pub(in crate::store) const RESERVED: &[u8] = b"\0outlast/";

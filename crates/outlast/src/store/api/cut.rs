@@ -15,6 +15,7 @@
 use crate::engine::{Epoch, MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::key_rules::{RESERVED, check_key};
 use crate::store::member::state::StoreState;
 use crate::store::operation::error::{OpError, engine_error};
 use crate::store::operation::quiescence::Quiescence;
@@ -24,7 +25,6 @@ use crate::store::record::state::RecordOp;
 use crate::store::record::write::Change;
 use crate::store::recovery::salvage::Fate;
 use crate::store::segment::layout::{Block, value_start};
-use crate::store::value::{RESERVED, check_key};
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
 

@@ -2,12 +2,13 @@
 
 use crate::store::api::store::Store;
 use crate::store::error::StoreResult;
+use crate::store::key_rules::check_key;
 use crate::store::member::counts::{Histogram, SAMPLE};
 use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
 use crate::store::record::location::CachedLocation;
 use crate::store::record::write::{Change, CurrentVersion};
-use crate::store::value::{Expect, Value, Version, check_key};
+use crate::store::value::{Expect, Value, Version};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
@@ -116,8 +117,9 @@ impl KeyHandle {
 
     /// Sets the key if the condition holds; see [`Store::put_if`].
     pub fn put_if(&self, value: &[u8], expect: Expect) -> StoreResult<Version> {
-        let written =
-            self.write(false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
+        let written = self.write(false, |current, _| {
+            CurrentVersion::check(current, expect).map(|()| Change::Put(value))
+        })?;
         Ok(written.expect("a put changes the key"))
     }
 

@@ -3,24 +3,23 @@
 use crate::engine::MemberId;
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::member::state::StoreState;
+use crate::store::key_rules::{RESERVED, check_key};
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::hash_key;
 use crate::store::record::state::RecordOp;
 use crate::store::record::write::Change;
-use crate::store::value::{RESERVED, check_key};
 use std::sync::atomic::Ordering;
 
 impl Store {
     /// Lists all keys that exist, in no particular order. A key that exists throughout the call is
     /// in the list. A key that is created or deleted during the call may be in it.
     pub fn keys(&self) -> StoreResult<Vec<Vec<u8>>> {
-        self.state.list(|_, _| true)
+        self.list(|_, _| true)
     }
 
     /// Lists the keys that begin with `prefix`; see [`Store::keys`].
     pub fn scan(&self, prefix: &[u8]) -> StoreResult<Vec<Vec<u8>>> {
-        self.state.list(|key, _| key.starts_with(prefix))
+        self.list(|key, _| key.starts_with(prefix))
     }
 
     /// Returns the number of keys that exist; see [`Store::keys`].
@@ -35,7 +34,7 @@ impl Store {
 
     /// Lists the keys that a member owns, because it created or adopted them; see [`Store::keys`].
     pub fn keys_of(&self, member: MemberId) -> StoreResult<Vec<Vec<u8>>> {
-        self.state.list(|_, owner| owner == member)
+        self.list(|_, owner| owner == member)
     }
 
     /// Returns the replicas of a key under this member's current view: the members that hold the
@@ -61,20 +60,20 @@ impl Store {
     }
 }
 
-impl StoreState {
+impl Store {
     /// Lists the wanted keys of all partitions, without the store's own keys. The procedure of a
     /// coordinated recovery may list keys although the gate is closed: no member changes anything
     /// then.
     fn list(&self, wanted: impl Fn(&[u8], MemberId) -> bool) -> StoreResult<Vec<Vec<u8>>> {
-        if self.is_closed.load(Ordering::Acquire) {
+        if self.state.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
         let mut keys = Vec::new();
-        for partition in 0..self.placement.partitions {
+        for partition in 0..self.state.placement.partitions {
             let is_wanted = |key: &[u8], owner| !key.starts_with(RESERVED) && wanted(key, owner);
-            keys.extend(self.run(|op| {
-                if !self.is_in_procedure() {
-                    self.check_gate(op.epoch)?;
+            keys.extend(self.state.run(|op| {
+                if !self.state.is_in_procedure() {
+                    self.state.check_gate(op.epoch)?;
                 }
                 self.list_partition(op, partition, &is_wanted)
             })?);

@@ -17,8 +17,9 @@
 use crate::engine::{MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::key_rules::check_key;
 use crate::store::record::lock::{Attempt, Claim, is_unfinished};
-use crate::store::value::{Version, check_key};
+use crate::store::value::Version;
 use std::sync::atomic::Ordering;
 
 /// A lock that is held until the guard is dropped or [`LockGuard::unlock`] is called; made by

@@ -3,8 +3,8 @@
 
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::key_rules::{RESERVED, check_len};
 use crate::store::placement::hash_key;
-use crate::store::value::{RESERVED, check_len};
 use crate::sync::lock;
 use std::sync::Arc;
 

@@ -17,7 +17,6 @@
 use crate::engine::{Epoch, Error, MemberId};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::member::state::StoreState;
 use crate::store::operation::error::{OpError, OpResult, engine_error};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
@@ -72,7 +71,7 @@ impl Store {
         let slot = state.claim_pin()?;
         let pinned = state
             .announce_pins(slot)
-            .and_then(|()| state.run_call(&key, |op| state.try_pin(op, &key, slot)));
+            .and_then(|()| state.run_call(&key, |op| self.try_pin(op, &key, slot)));
         match pinned {
             Ok(Some((block, places))) => {
                 let (store, partition, key) = (self.clone(), key.partition, key.key.into());
@@ -151,7 +150,7 @@ impl Drop for Pin {
     }
 }
 
-impl StoreState {
+impl Store {
     /// *find* and *record*: writes the locations of the current version into the slot of the table.
     fn try_pin(
         &self,
@@ -186,7 +185,7 @@ impl StoreState {
                         places.push((member, offset));
                     }
                 }
-                self.write_pin(slot, &places)?;
+                self.state.write_pin(slot, &places)?;
                 places.iter_mut().for_each(|(_, place)| *place = *place + seen_at - offset);
                 pinned = Some((seen, places));
             }

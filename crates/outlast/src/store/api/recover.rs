@@ -591,8 +591,11 @@ mod tests {
                     let closed = store
                         .state
                         .close_gate(&communicator, job.now().after(Duration::from_secs(1)));
-                    let is_named = matches!(closed, Err(StoreError::Timeout { member, .. }) if member == doomed);
-                    assert!(is_named, "{closed:?}");
+                    let blamed = match &closed {
+                        Err(StoreError::Timeout { member, .. }) => Some(*member),
+                        _ => None,
+                    };
+                    assert_eq!(blamed, Some(doomed), "{closed:?}");
                     job.inject(Fault::Kill(doomed)).expect("a fault");
                 }
                 nap(&job, "the death", || !job.view().is_living(doomed));

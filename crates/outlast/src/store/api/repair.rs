@@ -14,13 +14,13 @@ impl Store {
     /// Returns the number of replicas that are missing in the partitions of which this member is
     /// the primary.
     pub fn copies_missing(&self) -> StoreResult<usize> {
-        Ok(self.state.count_copies(true)?.copies_missing)
+        Ok(self.state.count_missing_replicas(true)?.copies_missing)
     }
 
     /// Returns the progress of repair in the whole job. The call asks about every partition, which
     /// takes some milliseconds for thousands of partitions.
     pub fn repair_status(&self) -> StoreResult<RepairStatus> {
-        self.state.count_copies(false)
+        self.state.count_missing_replicas(false)
     }
 
     /// Waits until every partition that is not lost has all its replicas, or until `deadline`.

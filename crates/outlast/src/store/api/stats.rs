@@ -2,13 +2,12 @@
 
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::key_rules::RESERVED;
 use crate::store::member::counts::Latency;
-use crate::store::member::state::StoreState;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::reclaim::MemoryUse;
 use crate::store::recovery::repair::RepairStatus;
-use crate::store::value::RESERVED;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a member has done since it opened the store.
@@ -60,7 +59,7 @@ impl Store {
         let repair = self.repair_status()?;
         let mut stats = JobStats { keys: 0, value_bytes: 0, key_bytes: 0, repair };
         for partition in 0..self.state.placement.partitions {
-            match self.state.run(|op| self.state.count_partition(op, partition)) {
+            match self.state.run(|op| self.count_partition(op, partition)) {
                 Ok((keys, value_bytes, key_bytes)) => {
                     stats.keys += keys;
                     stats.value_bytes += value_bytes;
@@ -74,7 +73,7 @@ impl Store {
     }
 }
 
-impl StoreState {
+impl Store {
     /// Counts the keys of a partition, the bytes of their values, and the bytes of the keys.
     fn count_partition(&self, op: &RecordOp<'_>, partition: usize) -> OpResult<(usize, u64, u64)> {
         let config = op.config(partition)?;

@@ -3,10 +3,12 @@
 use crate::engine::{Epoch, MemberId};
 use crate::job::Job;
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::key_rules::check_key;
 use crate::store::member::state::StoreState;
 use crate::store::options::Options;
 use crate::store::record::write::Change;
-use crate::store::value::{Expect, Value, Version, check_key};
+use crate::store::record::write::CurrentVersion;
+use crate::store::value::{Expect, Value, Version};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,9 +64,9 @@ impl Store {
     /// current version.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
         check_key(key)?;
-        let written = self
-            .state
-            .write(key, false, |current, _| expect.check(current).map(|()| Change::Put(value)))?;
+        let written = self.state.write(key, false, |current, _| {
+            CurrentVersion::check(current, expect).map(|()| Change::Put(value))
+        })?;
         Ok(written.expect("a put changes the key"))
     }
 

@@ -72,7 +72,7 @@ impl StoreState {
             }
             Message::Fill { partition } => self.schedule_repair(partition as usize),
             Message::Leaving => self.record_leaver(from),
-            Message::Noted => self.record_acknowledgement(from),
+            Message::AcknowledgeLeaving => self.record_acknowledgement(from),
             Message::HandOver => self.hand_over(from),
             Message::Damaged { partition } => {
                 self.record_damage(partition as usize);

@@ -49,7 +49,7 @@ const PROBES: usize = 8;
 pub(in crate::store) struct Magazine {
     /// Whether the memory of replicas is remote.
     is_far: bool,
-    ways: Vec<BlockRing>,
+    rings: Vec<BlockRing>,
     /// Whether enough blocks are retired to read the operation counters.
     is_due: AtomicBool,
     /// The rings with retired blocks.
@@ -164,10 +164,10 @@ impl BlockRing {
 impl Magazine {
     pub(in crate::store) fn new(members: usize, is_far: bool) -> Magazine {
         // The rings suffice for a few classes at each replica. More classes share them.
-        let ways = (8 * members).next_power_of_two().clamp(16, 512);
+        let rings = (8 * members).next_power_of_two().clamp(16, 512);
         Magazine {
             is_far,
-            ways: (0..ways).map(BlockRing::new).collect(),
+            rings: (0..rings).map(BlockRing::new).collect(),
             is_due: AtomicBool::new(false),
             fresh: Mutex::default(),
         }
@@ -179,77 +179,78 @@ impl Magazine {
         // Each replica has eight rings, as long as there are so many. Adjacent classes have
         // adjacent rings.
         let first = (kind >> CLASS_BITS << 3) ^ (kind & CLASS_MASK);
-        &self.ways[(first as usize).wrapping_add(probe) & (self.ways.len() - 1)]
+        &self.rings[(first as usize).wrapping_add(probe) & (self.rings.len() - 1)]
     }
 
     /// The ring of a replica and class, or `None`.
     #[inline(always)]
-    pub(in crate::store) fn way(&self, replica: MemberId, class: usize) -> Option<&BlockRing> {
+    pub(in crate::store) fn ring(&self, replica: MemberId, class: usize) -> Option<&BlockRing> {
         let kind = Place::new(replica, class, 0).kind();
         let first = self.probe(kind, 0);
         if first.kind.load(Ordering::Relaxed) == kind + 1 {
             Some(first)
         } else {
-            self.other_way(kind)
+            self.other_ring(kind)
         }
     }
 
     /// The ring of a kind, if it is not the first ring that the kind may use.
     #[cold]
     #[inline(never)]
-    fn other_way(&self, kind: u64) -> Option<&BlockRing> {
+    fn other_ring(&self, kind: u64) -> Option<&BlockRing> {
         let mut others = (1..PROBES).map(|probe| self.probe(kind, probe));
-        others.find(|way| way.kind.load(Ordering::Relaxed) == kind + 1)
+        others.find(|ring| ring.kind.load(Ordering::Relaxed) == kind + 1)
     }
 
     /// The ring of a replica and class, or an empty ring that it takes over.
-    fn way_or_new(&self, place: Place) -> Option<&BlockRing> {
-        if let Some(way) = self.way(place.replica(), place.class()) {
-            return Some(way);
+    fn ring_or_new(&self, place: Place) -> Option<&BlockRing> {
+        if let Some(ring) = self.ring(place.replica(), place.class()) {
+            return Some(ring);
         }
-        let way =
-            (0..PROBES).map(|probe| self.probe(place.kind(), probe)).find(|way| way.is_empty())?;
+        let ring = (0..PROBES)
+            .map(|probe| self.probe(place.kind(), probe))
+            .find(|ring| ring.is_empty())?;
         let room = kept(place.class(), self.is_far).min(ROOM_MAX);
-        way.kind.store(place.kind() + 1, Ordering::Relaxed);
-        way.room.store(room, Ordering::Relaxed);
+        ring.kind.store(place.kind() + 1, Ordering::Relaxed);
+        ring.room.store(room, Ordering::Relaxed);
         let turn = 1 << room.max(1).ilog2();
-        way.turn_mask.store(turn.min(TURN_MAX) - 1, Ordering::Relaxed);
-        Some(way)
+        ring.turn_mask.store(turn.min(TURN_MAX) - 1, Ordering::Relaxed);
+        Some(ring)
     }
 
     /// Takes a free block of a replica and class, or returns `None`.
     #[inline]
     pub(in crate::store) fn take(&self, replica: MemberId, class: usize) -> Option<u64> {
-        self.way(replica, class)?.take().map(|(offset, _)| offset)
+        self.ring(replica, class)?.take().map(|(offset, _)| offset)
     }
 
     /// Keeps a block that no operation can see, if there is room.
     pub(in crate::store) fn keep(&self, place: Place) -> bool {
-        self.way_or_new(place).is_some_and(|way| way.keep(place.offset()))
+        self.ring_or_new(place).is_some_and(|ring| ring.keep(place.offset()))
     }
 
     /// Retires a block, if there is room. Afterwards [`Magazine::is_due`] may be true.
     pub(in crate::store) fn retire(&self, place: Place) -> bool {
         // A ring that keeps no blocks has no use for retired blocks.
-        let way = self.way_or_new(place).filter(|way| load(&way.room) > 0);
-        way.is_some_and(|way| self.retire_in(way, place.offset()))
+        let ring = self.ring_or_new(place).filter(|ring| load(&ring.room) > 0);
+        ring.is_some_and(|ring| self.retire_in(ring, place.offset()))
     }
 
     /// Retires a block into its ring, if there is room.
     #[inline(always)]
-    pub(in crate::store) fn retire_in(&self, way: &BlockRing, offset: u64) -> bool {
-        let put = load(&way.put);
-        if put.wrapping_sub(load(&way.taken)) >= RING {
+    pub(in crate::store) fn retire_in(&self, ring: &BlockRing, offset: u64) -> bool {
+        let put = load(&ring.put);
+        if put.wrapping_sub(load(&ring.taken)) >= RING {
             return false;
         }
-        way.at(put).store(offset, Ordering::Relaxed);
+        ring.at(put).store(offset, Ordering::Relaxed);
         let put = put.wrapping_add(1);
-        way.put.store(put, Ordering::Relaxed);
-        let since = put.wrapping_sub(load(&way.free));
+        ring.put.store(put, Ordering::Relaxed);
+        let since = put.wrapping_sub(load(&ring.free));
         if since == 1 {
-            self.record_fresh(way.index);
+            self.record_fresh(ring.index);
         }
-        if since & load(&way.turn_mask) == 0 {
+        if since & load(&ring.turn_mask) == 0 {
             self.is_due.store(true, Ordering::Relaxed);
         }
         true
@@ -258,8 +259,8 @@ impl Magazine {
     /// Records that a ring has retired blocks.
     #[cold]
     #[inline(never)]
-    fn record_fresh(&self, way: usize) {
-        lock(&self.fresh).push(way);
+    fn record_fresh(&self, ring: usize) {
+        lock(&self.fresh).push(ring);
     }
 
     /// Whether enough blocks are retired to read the operation counters.
@@ -271,24 +272,24 @@ impl Magazine {
     /// All blocks of the magazine.
     #[cfg(all(test, feature = "sim"))]
     pub(in crate::store) fn places(&self) -> Vec<Place> {
-        let of = |way: &BlockRing| {
-            let [taken, put] = [&way.taken, &way.put].map(load);
-            way.places(taken, put.wrapping_sub(taken)).collect::<Vec<_>>()
+        let of = |ring: &BlockRing| {
+            let [taken, put] = [&ring.taken, &ring.put].map(load);
+            ring.places(taken, put.wrapping_sub(taken)).collect::<Vec<_>>()
         };
-        self.ways.iter().flat_map(of).collect()
+        self.rings.iter().flat_map(of).collect()
     }
 
     /// Makes the retired blocks free, since no operation can see them any more. Returns the retired
     /// blocks for which there is no room.
     pub(in crate::store) fn free_retired(&self) -> Vec<Place> {
         self.is_due.store(false, Ordering::Relaxed);
-        lock(&self.fresh).drain(..).flat_map(|index| self.ways[index].free_retired()).collect()
+        lock(&self.fresh).drain(..).flat_map(|index| self.rings[index].free_retired()).collect()
     }
 
     /// Takes the retired blocks out of the magazine.
     pub(in crate::store) fn take_retired(&self) -> Vec<Place> {
         self.is_due.store(false, Ordering::Relaxed);
-        lock(&self.fresh).drain(..).flat_map(|index| self.ways[index].take_retired()).collect()
+        lock(&self.fresh).drain(..).flat_map(|index| self.rings[index].take_retired()).collect()
     }
 }
 

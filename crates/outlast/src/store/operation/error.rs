@@ -5,7 +5,6 @@
 
 use crate::engine::{Error, MemberId, Time};
 use crate::store::error::StoreError;
-use crate::store::record::key::KeyRef;
 use crate::store::segment::intent::IntentId;
 use crate::store::segment::place::is_place;
 
@@ -56,11 +55,6 @@ pub(in crate::store) struct Blocker {
 
 /// The transaction for which a call waits, and the end of its wait.
 pub(in crate::store) type Blocked = Option<(IntentId, Time)>;
-
-/// The error of an operation whose key has a provisional version of this transaction.
-pub(in crate::store) fn blocked(id: IntentId, key: &KeyRef<'_>) -> OpError {
-    OpError::Blocked(Box::new(Blocker { id, key: key.key.to_vec() }))
-}
 
 /// Returns an error if no block can lie at this offset, which was read from the memory of `member`.
 #[inline]

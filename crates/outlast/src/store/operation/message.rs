@@ -4,6 +4,7 @@
 //! memory without messages. A message is sent only where its receiver has to act itself.
 //! `member/dispatch.rs` serves the messages.
 
+use crate::codec::{self, Encoded};
 use crate::engine::Port;
 use crate::store::segment::place::Place;
 
@@ -41,7 +42,7 @@ pub(in crate::store) enum Message {
     Leaving,
     /// `leave.acknowledge`: every operation of the sender that began before it knew of the leaver
     /// has ended.
-    Noted,
+    AcknowledgeLeaving,
     /// `leave.hand_over`: all members have acknowledged the leaver; new replicas may be filled.
     HandOver,
     /// Keys of the partition are lost.
@@ -65,24 +66,19 @@ impl Message {
             Message::NotAccepted { partition, reason } => (7, vec![*partition], reason),
             Message::Fill { partition } => (8, vec![*partition], ""),
             Message::Leaving => (20, vec![], ""),
-            Message::Noted => (21, vec![], ""),
+            Message::AcknowledgeLeaving => (21, vec![], ""),
             Message::HandOver => (22, vec![], ""),
             Message::Damaged { partition } => (23, vec![*partition], ""),
         };
-        let mut bytes = vec![tag];
-        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-        bytes.extend(text.as_bytes());
-        bytes
+        codec::encode(tag, &words, text)
     }
 
     /// Decodes a message. Returns `None` if no member could have sent these bytes.
     pub(in crate::store) fn decode(bytes: &[u8]) -> Option<Message> {
-        let (&tag, rest) = bytes.split_first()?;
-        let word = |index: usize| -> Option<u64> {
-            Some(u64::from_le_bytes(rest.get(index * 8..index * 8 + 8)?.try_into().ok()?))
-        };
-        let text = || String::from_utf8_lossy(rest.get(8..).unwrap_or_default()).into();
-        Some(match tag {
+        let encoded = Encoded::new(bytes)?;
+        let word = |index: usize| encoded.word(index);
+        let text = || encoded.text_after(1);
+        Some(match encoded.tag() {
             0 => Message::Hello {
                 root: word(0)?,
                 replicas: word(1)?,
@@ -95,14 +91,14 @@ impl Message {
             2 => Message::Granted { class: word(0)? },
             3 => Message::Refused { class: word(0)?, reason: text() },
             4 => Message::Closing,
-            9 => Message::Give { places: (0..rest.len() / 8).map_while(word).map(Place).collect() },
-            10 => Message::Marked { buckets: (0..rest.len() / 8).map_while(word).collect() },
+            9 => Message::Give { places: encoded.words().map(Place).collect() },
+            10 => Message::Marked { buckets: encoded.words().collect() },
             5 => Message::Accept { partition: word(0)? },
             6 => Message::Accepted { partition: word(0)? },
             7 => Message::NotAccepted { partition: word(0)?, reason: text() },
             8 => Message::Fill { partition: word(0)? },
             20 => Message::Leaving,
-            21 => Message::Noted,
+            21 => Message::AcknowledgeLeaving,
             22 => Message::HandOver,
             23 => Message::Damaged { partition: word(0)? },
             _ => return None,
@@ -116,7 +112,7 @@ mod tests {
 
     #[test]
     fn messages_survive_encoding() {
-        for note in [
+        for message in [
             Message::Hello {
                 root: 1,
                 replicas: 2,
@@ -136,11 +132,11 @@ mod tests {
             Message::NotAccepted { partition: 10, reason: "no room".into() },
             Message::Fill { partition: 11 },
             Message::Leaving,
-            Message::Noted,
+            Message::AcknowledgeLeaving,
             Message::HandOver,
             Message::Damaged { partition: 12 },
         ] {
-            assert_eq!(Message::decode(&note.encode()), Some(note));
+            assert_eq!(Message::decode(&message.encode()), Some(message));
         }
         assert_eq!(Message::decode(&[]), None);
         assert_eq!(Message::decode(&[0, 1, 2]), None);

@@ -11,7 +11,7 @@ const ATTEMPTS: u32 = 256;
 
 /// How long a call waits for a replica that has no room, if it deletes a key or has published its
 /// version already.
-pub(in crate::store) const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+pub(in crate::store) const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// How long it sleeps between two attempts.
 const ROOM_PAUSE: Duration = Duration::from_millis(2);
@@ -20,14 +20,14 @@ const ROOM_PAUSE: Duration = Duration::from_millis(2);
 /// the view has changed, so a call comes to an end unless memory is damaged. The limit makes sure
 /// that no call goes on for ever, whatever is in memory.
 #[derive(Default)]
-pub(in crate::store) struct Patience {
+pub(in crate::store) struct RetryBudget {
     attempts: u32,
     until: Option<Time>,
     /// The end of the wait for room.
     room_until: Option<Time>,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Counts an attempt. Returns an error if the time of the call is over.
     #[inline]
     pub(in crate::store) fn check(&mut self, store: &OperationState) -> StoreResult<()> {
@@ -41,7 +41,7 @@ impl Patience {
     pub(in crate::store) fn wait_for_room(&mut self, store: &OperationState) -> bool {
         let job = &store.job;
         let now = job.now();
-        let until = *self.room_until.get_or_insert(now.after(ROOM_PATIENCE.min(job.time_limit())));
+        let until = *self.room_until.get_or_insert(now.after(ROOM_WAIT.min(job.time_limit())));
         if now >= until {
             return false;
         }
@@ -78,7 +78,7 @@ impl OperationState {
         rank: u32,
         mut attempt: impl FnMut() -> (OpResult<T>, bool),
     ) -> StoreResult<T> {
-        let mut patience = Patience::default();
+        let mut budget = RetryBudget::default();
         let mut blocked = None;
         loop {
             let (result, lacks_tombstone) = attempt();
@@ -87,14 +87,14 @@ impl OperationState {
                 // The wait is outside the operation, since the records of deleted keys are removed
                 // only after the operations in flight have ended.
                 Err(OpError::Fail(StoreError::OutOfMemory { .. }))
-                    if lacks_tombstone && patience.wait_for_room(self) => {}
+                    if lacks_tombstone && budget.wait_for_room(self) => {}
                 Err(OpError::Fail(error)) => return Err(error),
                 Err(OpError::Lost(partition)) => self.await_salvage(partition)?,
                 Err(OpError::Frozen) => self.wait_for_unfreeze()?,
-                Err(OpError::Again) => patience.check(self)?,
+                Err(OpError::Again) => budget.check(self)?,
                 Err(OpError::Blocked(blocker)) => {
                     self.clear(&blocker, rank, &mut blocked)?;
-                    patience.check(self)?;
+                    budget.check(self)?;
                 }
             }
         }

@@ -110,13 +110,13 @@ impl<'a> RecordOp<'a> {
         steps::enter(steps::Step::WriteFind);
         let (count, primary) = (config.replicas.len(), config.primary.index());
         let is_known = cached.config_number == config.config_number && !cached.block.is_deleted;
-        let is_hot = is_known
+        let is_fast = is_known
             && config.are_all_ready()
             && !store.freeze.is_set()
             && store.gate.lets_through(self.epoch);
         // The last comparison is never true: it only tells the compiler that `primary` is in
         // bounds.
-        if !is_hot || count > FAST_REPLICAS_MAX || primary >= FAST_REPLICAS_MAX {
+        if !is_fast || count > FAST_REPLICAS_MAX || primary >= FAST_REPLICAS_MAX {
             return Ok(None);
         }
         let members = &config.replicas.members;
@@ -156,8 +156,8 @@ impl<'a> RecordOp<'a> {
         steps::enter(steps::Step::WriteFill);
         let magazine = self.magazine();
         let mut reached = [first; FAST_REPLICAS_MAX];
-        let mut ways = [None; FAST_REPLICAS_MAX];
-        let mut are_ways_known = true;
+        let mut rings = [None; FAST_REPLICAS_MAX];
+        let mut are_rings_known = true;
         let mut offsets = [0; FAST_REPLICAS_MAX];
         let mut prepared = 0;
         while prepared < count {
@@ -170,8 +170,8 @@ impl<'a> RecordOp<'a> {
             {
                 break;
             }
-            let way = magazine.way(member, class);
-            let taken = match way.and_then(BlockRing::take) {
+            let ring = magazine.ring(member, class);
+            let taken = match ring.and_then(BlockRing::take) {
                 Some((offset, next)) => {
                     // The block that the next put takes, most likely.
                     reach.prefetch(next);
@@ -180,12 +180,12 @@ impl<'a> RecordOp<'a> {
                 }
                 None => {
                     // The rings of the magazine may be rearranged afterwards.
-                    are_ways_known = false;
+                    are_rings_known = false;
                     self.block_elsewhere(member, class)
                 }
             };
             let Some(offset) = taken else { break };
-            (reached[prepared], ways[prepared], offsets[prepared]) = (reach, way, offset);
+            (reached[prepared], rings[prepared], offsets[prepared]) = (reach, ring, offset);
             prepared += 1;
         }
         // ---- Fill: the blocks. Blocks that are filled in vain are kept.
@@ -249,15 +249,15 @@ impl<'a> RecordOp<'a> {
         // ---- Retire: the version has happened, and this operation retires the blocks that it
         // swapped out. A block that this member holds, of the size class of the new block, goes
         // into the ring that was found above.
-        let is_plain = are_ways_known
+        let is_plain = are_rings_known
             && class == cached.class
             && cached.block.holder == block.holder
             && !mutant("reuse-early");
         for replica in 0..count {
             let known = &mut cached.at[replica];
             if let Some(offset) = known.head.offset() {
-                match ways[replica].filter(|_| is_plain) {
-                    Some(way) if magazine.retire_in(way, offset) => {}
+                match rings[replica].filter(|_| is_plain) {
+                    Some(ring) if magazine.retire_in(ring, offset) => {}
                     _ => {
                         self.retire_replaced(members[replica], offset, &cached.block, cached.class)
                     }
@@ -277,13 +277,14 @@ impl<'a> RecordOp<'a> {
         if first.load(waiters).is_none_or(|[waiters]| waiters & WAITER_BITS != 0) {
             let _ = self.ring_waiters(members[primary], key.partition);
         }
-        if self.is_late() {
+        if self.must_recheck_view() {
             return self.confirm_after_view_change(key, cached, &block);
         }
         Ok(Some(block.version()))
     }
 
-    /// The view has changed during the put: confirms the version. See [`RecordOp::is_late`].
+    /// The view has changed during the put: confirms the version. See
+    /// [`RecordOp::must_recheck_view`].
     #[cold]
     #[inline(never)]
     fn confirm_after_view_change(
@@ -324,7 +325,7 @@ impl<'a> RecordOp<'a> {
     /// path.
     #[cold]
     #[inline(never)]
-    #[allow(clippy::too_many_arguments, reason = "one call, out of the way of the hot path")]
+    #[allow(clippy::too_many_arguments, reason = "one call, out of the ring of the hot path")]
     fn finish_on_slow_path(
         &mut self,
         config: &Configuration,
@@ -351,7 +352,11 @@ impl<'a> RecordOp<'a> {
         match self.install_everywhere(config, key, &mut before, &mut new_version, installed) {
             Ok(()) => {
                 let _ = self.ring_waiters(config.primary_member(), key.partition);
-                if self.is_late() { self.confirm(key, &block) } else { Ok(Some(block.version())) }
+                if self.must_recheck_view() {
+                    self.confirm(key, &block)
+                } else {
+                    Ok(Some(block.version()))
+                }
             }
             Err(OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. })) => {
                 self.keep_unused(config, &new_version);
@@ -483,7 +488,7 @@ fn find_mapped(
     }
     let wanted = node_word(key, 0);
     let [mut at] = reach.load(buckets + (key.hash & (bucket_count as u64 - 1)) * 8)?;
-    for _ in 0..CHAIN_HOT {
+    for _ in 0..FAST_CHAIN_MAX {
         if at == 0 {
             return Some(None);
         }
@@ -501,7 +506,7 @@ fn find_mapped(
 }
 
 /// The number of nodes of a bucket that the fast path reads.
-const CHAIN_HOT: usize = 16;
+const FAST_CHAIN_MAX: usize = 16;
 
 /// Whether these words begin with the key.
 #[inline(always)]

@@ -35,7 +35,7 @@ use crate::store::value::Version;
 
 /// The greatest number of steps of a compound operation. [`Fills::start`] reserves the space of
 /// their headers.
-const PARTS_MAX: usize = 8;
+const COMPOUND_STEPS_MAX: usize = 8;
 
 impl<'a> RecordOp<'a> {
     /// Puts a value with a cached location. `None` if the slow path must be taken: all members map
@@ -62,8 +62,8 @@ impl<'a> RecordOp<'a> {
         if !is_known {
             return Ok(None);
         }
-        let shape = VersionAttributes::plain(false, cached.block.owner);
-        self.replace(config, key, Predecessor::from_cache(config, cached), value, shape)
+        let attributes = VersionAttributes::plain(false, cached.block.owner);
+        self.replace(config, key, Predecessor::from_cache(config, cached), value, attributes)
     }
 
     /// The steps from *fill* to *mark_stable*, by compound operations; whether the version was
@@ -136,7 +136,7 @@ impl<'a> RecordOp<'a> {
         steps::enter(steps::Step::WritePublish);
         loop {
             let Some(old) = predecessor.head.offset() else { return Ok(None) };
-            let mut parts = Vec::with_capacity(PARTS_MAX);
+            let mut parts = Vec::with_capacity(COMPOUND_STEPS_MAX);
             parts.push(CompoundStep::Expect {
                 offset: config.roots[config.primary] + REMOVALS,
                 word: at.removals,
@@ -154,8 +154,8 @@ impl<'a> RecordOp<'a> {
             parts.push(CompoundStep::Load {
                 offset: self.partition_word(primary, key.partition, PARTITION_WAITERS),
             });
-            let series = self.store.job.start_compound(self.epoch, primary, &parts);
-            let (done, word) = self.await_compound(series, true)?;
+            let compound = self.store.job.start_compound(self.epoch, primary, &parts);
+            let (done, word) = self.await_compound(compound, true)?;
             fills.wait(self, config.primary, true)?;
             if done == parts.len() {
                 return Ok(Some((new, word)));
@@ -195,7 +195,7 @@ impl<'a> RecordOp<'a> {
             let Some(offset) = new_version.blocks[replica].offset() else { continue };
             let at = &cached.at[replica];
             let new = Head::new(config.config_number, offset);
-            let mut parts = Vec::with_capacity(PARTS_MAX);
+            let mut parts = Vec::with_capacity(COMPOUND_STEPS_MAX);
             parts.extend(fills.parts(image, offset));
             parts.push(CompoundStep::Expect {
                 offset: config.roots[replica] + REMOVALS,
@@ -207,12 +207,12 @@ impl<'a> RecordOp<'a> {
         }
         let mut installed = Ok(ReplicaSet::only(config.primary));
         for (replica, started) in config.indices().zip(started) {
-            let Some((series, len)) = started else { continue };
+            let Some((compound, len)) = started else { continue };
             let (member, at) = (config.member(replica), &mut cached.at[replica]);
             // All requests were started together. After a timeout, the requests that have no answer
             // by then have timed out, too.
             let is_patient = !matches!(installed, Err(OpError::Fail(_)));
-            let answer = match self.await_compound(series, is_patient) {
+            let answer = match self.await_compound(compound, is_patient) {
                 // The block is given up below, so a put to it may stay in flight.
                 Err(OpError::Fail(error)) => Err(OpError::Fail(error)),
                 // A compound operation that this member refused after a change of the view says
@@ -256,10 +256,10 @@ impl<'a> RecordOp<'a> {
 
     /// The number of steps of a compound operation that were executed, and the last word that was
     /// loaded.
-    fn await_compound(&self, series: Pending, is_patient: bool) -> OpResult<(usize, u64)> {
-        match self.await_answer(series, is_patient)? {
+    fn await_compound(&self, compound: Pending, is_patient: bool) -> OpResult<(usize, u64)> {
+        match self.await_answer(compound, is_patient)? {
             Done::Compound { done, word } => Ok((done, word)),
-            other => unreachable!("a series completed as {other:?}"),
+            other => unreachable!("a compound completed as {other:?}"),
         }
     }
 }
@@ -282,7 +282,7 @@ impl Fills {
         image: &BlockImage<'_>,
     ) -> Fills {
         let len: usize = image.places(0).iter().map(|(_, bytes)| bytes.len()).sum();
-        let is_short = len + PARTS_MAX * COMPOUND_STEP_LEN <= COMPOUND_LEN_MAX;
+        let is_short = len + COMPOUND_STEPS_MAX * COMPOUND_STEP_LEN <= COMPOUND_LEN_MAX;
         let pending = std::array::from_fn(|replica| {
             let member = *config.replicas.get(replica).filter(|_| !is_short)?;
             let taken = new_version.blocks[ReplicaIndex::new(replica)].offset()?;

@@ -5,9 +5,9 @@
 //! closes the gate for ever.
 
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::key_rules::check_len;
 use crate::store::placement::{Placement, hash_key};
 use crate::store::record::state::RecordState;
-use crate::store::value::check_len;
 use std::sync::atomic::Ordering;
 
 /// A key, with the hash and the partition that are computed from it once.

@@ -57,7 +57,8 @@ impl Claim {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         if bytes.len() != LEN || bytes[..8] != *MAGIC {
             let what = format!(
-                "the key holds a value of {} bytes that is not a lock; choose another key for the lock",
+                "the key holds a value of {} bytes that is not a lock; choose another key for the \
+                 lock",
                 bytes.len()
             );
             return Err(StoreError::WrongType { what });

@@ -139,7 +139,7 @@ impl<'a> RecordOp<'a> {
         });
         // The epoch is checked before the stable bit is set: an operation that finds the bit builds
         // on the version and does not report it to this writer.
-        if finished.is_ok() && self.is_late() {
+        if finished.is_ok() && self.must_recheck_view() {
             finished = Err(OpError::Again);
         }
         // The primary's block was swapped out, whatever has failed since.

@@ -8,7 +8,7 @@
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
-use crate::store::operation::retry::Patience;
+use crate::store::operation::retry::RetryBudget;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::block_class;
 use crate::store::record::key::KeyRef;
@@ -27,9 +27,9 @@ impl<'a> RecordOp<'a> {
         word: u64,
     ) -> OpResult<Head> {
         let primary = config.primary_member();
-        let mut patience = Patience::default();
+        let mut budget = RetryBudget::default();
         loop {
-            patience.check(self.store)?;
+            budget.check(self.store)?;
             let head = Head(self.load(primary, word)?);
             if head.config_number() > config.config_number {
                 return Err(OpError::Again);

@@ -2,6 +2,7 @@
 
 use crate::engine::mapped::Direct;
 use crate::store::error::StoreResult;
+use crate::store::key_rules::RESERVED;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::hints::ReadHints;
@@ -9,7 +10,6 @@ use crate::store::record::key::KeyRef;
 use crate::store::record::location_cache::LocationCache;
 use crate::store::record::lock::Locks;
 use crate::store::record::remove::Removals;
-use crate::store::value::RESERVED;
 use std::ops::{Deref, DerefMut};
 
 /// The state of the record layer, with the states of the layers below.

@@ -9,7 +9,8 @@ use crate::engine::MemberId;
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
-use crate::store::operation::error::{OpError, OpResult, blocked};
+use crate::store::operation::error::Blocker;
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::intent::{
@@ -263,4 +264,9 @@ impl<'a> RecordOp<'a> {
         self.get(primary, offset + value_start(block.len), &mut bytes[..len])?;
         Ok(len)
     }
+}
+
+/// The error of an operation whose key has a provisional version of this transaction.
+pub(in crate::store) fn blocked(id: IntentId, key: &KeyRef<'_>) -> OpError {
+    OpError::Blocked(Box::new(Blocker { id, key: key.key.to_vec() }))
 }

@@ -13,7 +13,7 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
-use crate::store::operation::retry::{Patience, ROOM_PATIENCE};
+use crate::store::operation::retry::{ROOM_WAIT, RetryBudget};
 use crate::store::placement::REPLICA_LIST_MAX;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::block_class;
@@ -24,12 +24,29 @@ use crate::store::segment::head::Head;
 use crate::store::segment::intent::is_intent;
 use crate::store::segment::layout::{Block, Kind, OPERATION_MASK, REMOVALS, holder};
 use crate::store::steps;
+use crate::store::value::Expect;
 use crate::store::value::Version;
 
 /// The current version of a key, when a change is decided.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct CurrentVersion {
     pub(in crate::store) version: Version,
+}
+
+impl CurrentVersion {
+    /// Returns `Conflict` with the current version if the condition of a conditional put does not
+    /// hold.
+    pub(in crate::store) fn check(
+        current: Option<&CurrentVersion>,
+        expect: Expect,
+    ) -> StoreResult<()> {
+        let found = current.map(|current| current.version);
+        let is_right = match expect {
+            Expect::Absent => found.is_none(),
+            Expect::Version(version) => found == Some(version),
+        };
+        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
+    }
 }
 
 /// What a change does to a key.
@@ -204,7 +221,7 @@ impl<'a> RecordOp<'a> {
         let config = self.config(key.partition)?;
         let primary = config.primary_member();
         steps::enter(steps::Step::WriteFind);
-        let predecessor = self.find_before(config, key, cached)?;
+        let predecessor = self.find_predecessor(config, key, cached)?;
         let mut buffer = Vec::new();
         let (mut current, mut owner) = (None, store.me());
         if let Some((offset, block)) = predecessor.found().filter(|(_, block)| !block.is_deleted) {
@@ -249,7 +266,7 @@ impl<'a> RecordOp<'a> {
 
     /// *find* and *check*: the predecessor, from a valid cached location or by a lookup.
     #[inline]
-    fn find_before<'m>(
+    fn find_predecessor<'m>(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
@@ -363,7 +380,7 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         mut predecessor: Predecessor<'_>,
         value: &[u8],
-        shape: VersionAttributes,
+        attributes: VersionAttributes,
     ) -> OpResult<Option<Version>> {
         let (store, primary) = (self.store, config.primary_member());
         if predecessor.word == 0
@@ -378,21 +395,21 @@ impl<'a> RecordOp<'a> {
             None => self.floor(primary, key.partition)?,
             // At other replicas the record of this tombstone may have been removed.
             Some(block) if block.is_deleted && mutant("forget-tombstone") => 0,
-            Some(block) if block.is_deleted || shape.is_above_floor => {
+            Some(block) if block.is_deleted || attributes.is_above_floor => {
                 block.counter.max(self.floor(primary, key.partition)?)
             }
             Some(block) => block.counter,
         };
         let block = Block {
             counter: counter + 1,
-            writer: shape.author.unwrap_or(store.me()),
-            participant: if shape.author.is_some() { 0 } else { self.participant },
-            operation: if shape.author.is_some() { 0 } else { self.number & OPERATION_MASK },
+            writer: attributes.author.unwrap_or(store.me()),
+            participant: if attributes.author.is_some() { 0 } else { self.participant },
+            operation: if attributes.author.is_some() { 0 } else { self.number & OPERATION_MASK },
             len: value.len() as u64,
-            is_deleted: shape.is_deleted,
-            kind: shape.kind,
+            is_deleted: attributes.is_deleted,
+            kind: attributes.kind,
             holder: holder(store.me()),
-            owner: shape.owner,
+            owner: attributes.owner,
             checksum: 0,
         };
         let block = store.with_checksum(key, block, value);
@@ -406,7 +423,7 @@ impl<'a> RecordOp<'a> {
                     cached.hint = cached.at[config.primary].head.offset().unwrap_or(0);
                     cached.hint_len = block.len;
                 }
-                if shape.is_deleted {
+                if attributes.is_deleted {
                     store.record_tombstone(key.key, block.counter);
                 }
             }
@@ -429,12 +446,12 @@ impl<'a> RecordOp<'a> {
             Ok(true) => Ok(Some(block.version())),
             // A member that makes a version that others may make, too, checks again whether it
             // still has to be made.
-            Err(OpError::Again) if shape.author.is_some() => Err(OpError::Again),
+            Err(OpError::Again) if attributes.author.is_some() => Err(OpError::Again),
             Err(OpError::Again) => self.confirm(key, &block),
             // A replica was completed meanwhile and has no room, but other members can see the
             // version.
             Err(OpError::Fail(StoreError::OutOfMemory { .. })) if new_version.is_published => {
-                match shape.author {
+                match attributes.author {
                     None => self.confirm(key, &block),
                     Some(_) => Err(OpError::Again),
                 }
@@ -464,7 +481,7 @@ impl<'a> RecordOp<'a> {
     /// living replicas keep it whatever happens. But the memory of a dead replica may have been
     /// salvaged before the version was there.
     #[inline]
-    pub(in crate::store) fn is_late(&self) -> bool {
+    pub(in crate::store) fn must_recheck_view(&self) -> bool {
         self.store.salvage_is_on && !self.is_current() && !mutant("salvage-late")
     }
 
@@ -489,20 +506,20 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         block: &Block,
     ) -> OpResult<Option<Version>> {
-        let mut patience = Patience::default();
+        let mut budget = RetryBudget::default();
         loop {
             self.renew();
             match self.has_happened(key, block) {
                 Ok(true) => return Ok(Some(block.version())),
                 Ok(false) => return Err(OpError::Again),
-                Err(OpError::Again) => patience.check(self.store)?,
+                Err(OpError::Again) => budget.check(self.store)?,
                 // The salvaged record tells whether the version happened.
                 Err(OpError::Lost(partition)) => self.store.await_salvage(partition)?,
                 // A replica has no room for the reconciled version, and it is open whether the
                 // version stays.
                 Err(OpError::Fail(StoreError::OutOfMemory { member, .. })) => {
-                    if !patience.wait_for_room(self.store) {
-                        let limit = ROOM_PATIENCE.min(self.store.job.time_limit());
+                    if !budget.wait_for_room(self.store) {
+                        let limit = ROOM_WAIT.min(self.store.job.time_limit());
                         return Err(OpError::Fail(StoreError::Timeout { member, limit }));
                     }
                 }

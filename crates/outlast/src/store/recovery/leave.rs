@@ -170,7 +170,7 @@ impl RecoveryState {
                 self.record_acknowledgement(member);
             } else {
                 // If the answer does not arrive, the leaver asks again.
-                let _ = self.job.send(member, PORT, &Message::Noted.encode());
+                let _ = self.job.send(member, PORT, &Message::AcknowledgeLeaving.encode());
             }
         }
         let is_done = later.is_empty();

@@ -272,7 +272,10 @@ impl RecoveryState {
 
     /// Counts the replicas that are not complete, in the partitions that this member is the primary
     /// of or in all partitions. Lost partitions are counted as well.
-    pub(in crate::store) fn count_copies(&self, only_mine: bool) -> StoreResult<RepairStatus> {
+    pub(in crate::store) fn count_missing_replicas(
+        &self,
+        only_mine: bool,
+    ) -> StoreResult<RepairStatus> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }

@@ -224,7 +224,8 @@ impl RecoveryState {
         }
         for dead in view.dead.iter() {
             if let Err(error) = self.job.discard_dead_segment(dead) {
-                tracing::warn!(member = dead.0, %error, "the memory of a dead member was not given back");
+                let member = dead.0;
+                tracing::warn!(member, %error, "the memory of a dead member was not given back");
             }
         }
         lock(&self.salvage.release).done = Some(view.epoch);
@@ -242,13 +243,13 @@ impl RecoveryState {
         self.salvage.forget_damaged(partition);
         let write_tombstone =
             |key: Vec<u8>| self.run(|op| self.write_tombstone(op, &self.any_key_ref(&key)));
-        let buried = self
+        let written = self
             .keys_marked(partition)
             .and_then(|keys| keys.into_iter().try_for_each(write_tombstone));
-        if buried.is_err() {
+        if written.is_err() {
             self.salvage.add_damaged(partition);
         }
-        buried
+        written
     }
 }
 
@@ -627,7 +628,7 @@ impl RecoveryState {
             }
             Kept::Damaged => {
                 let name = String::from_utf8_lossy(&found.key);
-                tracing::error!(partition, key = %name, "a value was damaged with its member, and is lost");
+                tracing::error!(partition, key = %name, "a value was damaged and is lost");
                 self.report_damage(op, partition);
                 // The counter is greater than that of any version of this incarnation.
                 let block = Block {

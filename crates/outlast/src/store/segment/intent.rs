@@ -6,7 +6,8 @@
 //! docs/protocol/coordinated-recovery.md how a coordinated recovery does.
 
 use crate::engine::{MemberId, MemberSet};
-use crate::store::value::{RESERVED, Version};
+use crate::store::key_rules::RESERVED;
+use crate::store::value::Version;
 
 /// The identity of a transaction, for the whole job: the number of a member is never reused, and a
 /// member never reuses a nonce.

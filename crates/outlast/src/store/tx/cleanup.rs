@@ -164,11 +164,11 @@ impl TxState {
             let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
             if orphaned_intents.epoch != Some(view.epoch) {
                 orphaned_intents.epoch = Some(view.epoch);
-                let heirless = view.dead.iter().filter(|&dead| {
+                let without_heir = view.dead.iter().filter(|&dead| {
                     heir(dead, &view) == self.me() && !orphaned_intents.done.contains(dead)
                 });
-                let heirless: Vec<MemberId> = heirless.collect();
-                for dead in heirless {
+                let without_heir: Vec<MemberId> = without_heir.collect();
+                for dead in without_heir {
                     orphaned_intents.done.insert(dead);
                     orphaned_intents.left.extend((0..SLOTS).map(|slot| (dead, slot)));
                 }

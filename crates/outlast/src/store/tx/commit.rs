@@ -6,12 +6,13 @@ use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
-use crate::store::operation::error::{OpError, OpResult, blocked};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::hash_key;
 use crate::store::record::key::KeyRef;
 use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
+use crate::store::record::visibility::blocked;
 use crate::store::record::write::{Change, VersionAttributes};
 use crate::store::segment::intent::{
     Intent, IntentId, IntentState, New, ObservedVersion, Provisional, intent_key,
@@ -467,14 +468,14 @@ impl TxState {
             other => other,
         };
         let bytes = Provisional::encode(id, old, old_owner, &value, new);
-        let shape = VersionAttributes {
+        let attributes = VersionAttributes {
             kind: Kind::Provisional,
             is_deleted: false,
             owner: old_owner,
             author: None,
             is_above_floor: new == New::Deleted,
         };
-        let written = op.replace(config, key, before, &bytes, shape)?;
+        let written = op.replace(config, key, before, &bytes, attributes)?;
         Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
     }
 
@@ -561,7 +562,8 @@ impl TxState {
             return Ok(());
         }
         let reason = format!(
-            "the procedures of {} and {} both change the key {:?}; let only one of them do it, such as the heir",
+            "the procedures of {} and {} both change the key {:?}; let only one of them do it, \
+             such as the heir",
             self.me(),
             other.member,
             String::from_utf8_lossy(key.key)

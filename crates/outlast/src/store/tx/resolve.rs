@@ -245,27 +245,29 @@ impl TxState {
         let start = offset + value_start(block.len);
         let (old_at, new_at) = found.places();
         let (author, is_above_floor) = (Some(id.member), false);
-        let shape = |kind, is_deleted, owner| VersionAttributes {
+        let attributes = |kind, is_deleted, owner| VersionAttributes {
             kind,
             is_deleted,
             owner,
             author,
             is_above_floor,
         };
-        let (bytes, shape) = match found.new_len.filter(|_| is_committed) {
+        let (bytes, attributes) = match found.new_len.filter(|_| is_committed) {
             Some(Some(len)) => (
                 self.read_bytes(op, primary, start + new_at, len)?,
-                shape(Kind::Plain, false, found.new_owner),
+                attributes(Kind::Plain, false, found.new_owner),
             ),
-            Some(None) => (Vec::new(), shape(Kind::Plain, true, found.old_owner)),
-            None if !found.old.exists => (Vec::new(), shape(Kind::Plain, true, found.old_owner)),
+            Some(None) => (Vec::new(), attributes(Kind::Plain, true, found.old_owner)),
+            None if !found.old.exists => {
+                (Vec::new(), attributes(Kind::Plain, true, found.old_owner))
+            }
             None => {
                 let value = self.read_bytes(op, primary, start + old_at, found.old_len)?;
                 let bytes = encode_restored(found.old.version, &value);
-                (bytes, shape(Kind::Restored, false, found.old_owner))
+                (bytes, attributes(Kind::Restored, false, found.old_owner))
             }
         };
-        op.replace(config, key, before, &bytes, shape).map(|_| true)
+        op.replace(config, key, before, &bytes, attributes).map(|_| true)
     }
 
     /// Reads a range of a replica's segment.

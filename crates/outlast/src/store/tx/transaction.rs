@@ -2,11 +2,12 @@
 
 use crate::engine::Epoch;
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::key_rules::check_key;
 use crate::store::placement::mix;
 use crate::store::segment::intent::IntentId;
 use crate::store::tx::commit::{Attempt, Observation};
 use crate::store::tx::state::{IntentSlot, TxState};
-use crate::store::value::{Expect, Value, Version, check_key};
+use crate::store::value::{Expect, Value, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
