@@ -59,7 +59,7 @@ fn run(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("lints", minutes(15), clippy(&[&all[..], &["--all-targets"]].concat()))?;
     let mut documentation =
         cargo(&[&["doc", "--no-deps", "--document-private-items"], &all[..]].concat());
-    documentation.env("RUSTDOCFLAGS", "-D warnings");
+    documentation.env("RUSTDOCFLAGS", "-D warnings --cfg outlast_pages");
     gate.step("documentation", minutes(10), documentation)?;
     run_tests(gate, &all)
 }

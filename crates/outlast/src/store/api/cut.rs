@@ -8,7 +8,7 @@
 //! reused.
 //!
 #![cfg_attr(
-    all(doc, not(docsrs)),
+    outlast_pages,
     doc = include_str!("../../../../../docs/protocol/consistent-cut.md")
 )]
 

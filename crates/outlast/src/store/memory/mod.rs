@@ -33,7 +33,7 @@
 //! replica takes its blocks with it: requests for them fail with the next view. A dead member's
 //! pins do not count any more.
 #![cfg_attr(
-    all(doc, not(docsrs)),
+    outlast_pages,
     doc = include_str!("../../../../../docs/protocol/memory.md")
 )]
 

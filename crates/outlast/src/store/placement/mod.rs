@@ -27,7 +27,7 @@
 //! *On a death.* The next view contains the death, and the callers compute the list anew. This
 //! layer keeps no state that depends on the living members.
 #![cfg_attr(
-    all(doc, not(docsrs)),
+    outlast_pages,
     doc = include_str!("../../../../../docs/protocol/placement.md")
 )]
 

@@ -1,7 +1,7 @@
 //! Reading a record: the protocol page below, on the slow path and over a network. `fast_mapped.rs`
 //! has the read where all members map the memory.
 
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/reading.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/reading.md"))]
 
 use crate::engine::mapped::Directly;
 use crate::engine::{COMPOUND_LEN_MAX, Done, MemberId, Operation};

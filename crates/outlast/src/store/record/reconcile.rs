@@ -1,7 +1,7 @@
 //! Reconciling a record: the first access under a new configuration, or to an unfinished version.
 
 #![cfg_attr(
-    all(doc, not(docsrs)),
+    outlast_pages,
     doc = include_str!("../../../../../docs/protocol/reconciling.md")
 )]
 

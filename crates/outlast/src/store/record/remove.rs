@@ -7,7 +7,7 @@
 //! at a time. It reports the marked buckets to their replicas, and each replica unlinks the marked
 //! nodes from its own index (*unlink*).
 
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/deleting.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/deleting.md"))]
 
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;

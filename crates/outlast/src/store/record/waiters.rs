@@ -1,6 +1,6 @@
 //! Waiting for a change: the waiter word of a partition, and ringing its members.
 
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/waiting.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/waiting.md"))]
 
 use crate::engine::MemberId;
 use crate::store::error::StoreResult;

@@ -6,7 +6,7 @@
 //! `publish.rs` has the steps from *fill* to *mark_stable*. [`RecordOp::confirm`] finds out whether
 //! a version happened.
 
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/writing.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/writing.md"))]
 
 use crate::engine::MemberId;
 use crate::store::error::{StoreError, StoreResult};

@@ -13,7 +13,7 @@
 //! recoveries changes under the lock of `Gate::deaths`, so [`RecoveryState::update_gate`] cannot
 //! close the gate for a revocation that a recovery has answered.
 #![cfg_attr(
-    all(doc, not(docsrs)),
+    outlast_pages,
     doc = include_str!("../../../../../docs/protocol/coordinated-recovery.md")
 )]
 

@@ -12,7 +12,7 @@
 //! for, or begins later and computes the new lists. The fence keeps the load of the view for the
 //! new lists behind the new version. `is_closed` is stored SeqCst before the gate is closed for
 //! ever, so a call that the gate turns away finds the store closed.
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/leaving.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/leaving.md"))]
 
 use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};

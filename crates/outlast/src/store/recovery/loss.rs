@@ -9,7 +9,7 @@
 //! A late operation of the old life has at most a single access in flight, at an address that it
 //! learned before. The index is new, so nothing of the new life is at that address. The version
 //! counters of the old life began at a smaller configuration number.
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/loss.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/loss.md"))]
 
 use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};

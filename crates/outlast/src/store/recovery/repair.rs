@@ -4,7 +4,7 @@
 //! replica of. A new replica makes its index. The primary reconciles every record and copies it to
 //! the filling replicas, then marks them as complete. The work is done in small pieces, so that the
 //! background also serves messages.
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/repair.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/repair.md"))]
 
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};

@@ -10,7 +10,7 @@
 //! Everything that is read from a dead segment may be damaged. Each offset is checked before it is
 //! used, a chain ends at the first offset that was visited before, and a length is trusted only if
 //! the last byte of the value can be read.
-#![cfg_attr(all(doc, not(docsrs)), doc = include_str!("../../../../../docs/protocol/salvage.md"))]
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/salvage.md"))]
 
 use crate::engine::{Epoch, Error, MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};

@@ -55,7 +55,7 @@
 //! dies while it ends the transaction of another member, the next member repeats the step. If a
 //! partition with an intent or with a key is lost, the committer returns `DataLost`.
 #![cfg_attr(
-    all(doc, not(docsrs)),
+    outlast_pages,
     doc = include_str!("../../../../../docs/protocol/transactions.md")
 )]
 
