@@ -166,7 +166,12 @@ impl Core {
             .filter(|&member| silence_of(member).is_some_and(|silence| silence >= limit))
             .collect();
         if let Some(quorum) = &mut self.quorum {
-            suspected.union_with(&quorum.to_evict(&self.membership.dead(), now, elapsed, limit));
+            suspected.union_with(&quorum.members_to_evict(
+                &self.membership.dead(),
+                now,
+                elapsed,
+                limit,
+            ));
         }
         self.drive(node, Event::Suspected(suspected));
     }

@@ -47,10 +47,10 @@
 //!    and each would wait for the other for ever. If the set of these pairs stays unchanged for
 //!    some time, the job keeps the largest group of nodes without a pair inside it
 //!    (`partition.rs`), and the nodes of this group quarantine all other nodes
-//!    ([`to_evict`](Quorum::to_evict)), provided that the group is a majority from which this
-//!    member has fresh grants. Nodes with equal knowledge of the pairs choose equal groups. If each
-//!    node took sides pair by pair instead, the nodes could end up without a majority anywhere. For
-//!    what follows it does not matter why a node has quarantined another.
+//!    ([`members_to_evict`](Quorum::members_to_evict)), provided that the group is a majority from
+//!    which this member has fresh grants. Nodes with equal knowledge of the pairs choose equal
+//!    groups. If each node took sides pair by pair instead, the nodes could end up without a
+//!    majority anywhere. For what follows it does not matter why a node has quarantined another.
 //!
 //! # Why a member that was declared dead has no lease
 //! Let M be the set of all members. Let A's eviction wait for X begin at time z, with the
@@ -237,7 +237,7 @@ impl Quorum {
     ///
     /// To be called periodically. `elapsed` is the time since the last call, without time in which
     /// this member was stopped.
-    pub(super) fn to_evict(
+    pub(super) fn members_to_evict(
         &mut self,
         dead: &MemberSet,
         now: Time,
@@ -342,11 +342,12 @@ mod tests {
                     quorum.record_quarantine(MemberId(by), &set(&[member]));
                 }
                 let second = Duration::from_secs(1);
-                let mut to_evict =
-                    || quorum.to_evict(&MemberSet::new(), Time(SECOND), second, 3 * second);
-                let is_patient = (0..3).map(|_| to_evict()).all(|evicted| evicted.is_empty());
+                let mut members_to_evict =
+                    || quorum.members_to_evict(&MemberSet::new(), Time(SECOND), second, 3 * second);
+                let is_patient =
+                    (0..3).map(|_| members_to_evict()).all(|evicted| evicted.is_empty());
                 assert!(is_patient, "patience");
-                to_evict()
+                members_to_evict()
             };
             let all: Vec<MemberSet> = (0..5).map(evicted_by).collect();
             let evicted =
@@ -377,7 +378,7 @@ mod tests {
                 quorum.record_grant(MemberId(member), Time(at * SECOND), 0);
             }
             let elapsed = Duration::from_secs(elapsed);
-            let evicted = quorum.to_evict(&dead, Time(at * SECOND), elapsed, patience);
+            let evicted = quorum.members_to_evict(&dead, Time(at * SECOND), elapsed, patience);
             evicted.iter().map(|member| member.0).collect::<Vec<_>>()
         };
         assert_eq!([evicted(1, 0, &[1, 2]), evicted(2, 1, &[1, 2])], [[0; 0]; 2]);

@@ -282,7 +282,7 @@ impl SharedWindow {
     ) -> WindowResult<()> {
         if ranges.len() > RANGES_MAX {
             return Err(WindowError::Invalid {
-                what: format!("more than {} ranges in a window", RANGES_MAX),
+                what: format!("more than {RANGES_MAX} ranges in a window"),
             });
         }
         ranges.sort_by_key(|range| range.begin);

@@ -237,7 +237,7 @@ impl World {
             now.since(std::mem::replace(&mut self.partitions_checked_at[member.index()], now));
         let quorum = &mut self.members[member.index()];
         quorum.record_quarantine(member, &self.quarantined[own]);
-        for evicted in quorum.to_evict(&dead, now, elapsed, Duration::from_secs(3)).iter() {
+        for evicted in quorum.members_to_evict(&dead, now, elapsed, Duration::from_secs(3)).iter() {
             self.quarantine(member, evicted);
         }
     }
