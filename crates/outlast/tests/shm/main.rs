@@ -2,7 +2,7 @@
 //!
 //! - `engine`, `engine_choice`, `launch`: joining, the shm engine, and the launcher.
 //! - `promises`: the promises of the store, each as a test.
-//! - `store`, `salvage`, `snapshot`: the store.
+//! - `store`, `salvage`, `snapshot`, `store_examples`: the store, and its example programs.
 //! - `rma`: communicators and windows.
 //!
 //! The tests run as threads of a process. Only the members, which are processes of their own
@@ -32,3 +32,4 @@ mod rma;
 mod salvage;
 mod snapshot;
 mod store;
+mod store_examples;

@@ -38,7 +38,7 @@ fn run(name: &str, arguments: &[&str]) -> (bool, String) {
 /// Runs an example without a death, and with the death of each of its members. Every survivor must
 /// have `result`. With a death, the output must contain each text of `killed` as often as said:
 /// `(text, count)`.
-fn check(
+pub(crate) fn check(
     name: &str,
     members: usize,
     result: u64,

@@ -6,7 +6,7 @@
 //! - `examples`: the programs of `examples/rust/ulfm`.
 
 mod communicator;
-mod examples;
+pub(crate) mod examples;
 #[cfg(feature = "faults")]
 mod rules;
 #[cfg(feature = "faults")]
