@@ -5,7 +5,8 @@
 //! the operations on the memory of a member. On such memory, the check of the view is not atomic
 //! with the operations that follow. A caller must therefore tolerate that *any* of its operations
 //! takes effect after the view has changed, not only the operation at which it was stopped.
-//! [`Reach`] is a member's memory on any engine.
+//! [`Reach`] is a member's memory on any engine: the slow path uses it for the operation counter,
+//! which every operation swaps at its beginning and writes at its end.
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
 use super::Engine;
@@ -23,6 +24,16 @@ pub(crate) enum Directly<'a> {
     Shm(&'a shm::Shm),
     #[cfg(feature = "sim")]
     Sim(&'a sim::Sim),
+}
+
+/// A member's memory on any engine.
+#[derive(Clone, Copy)]
+pub(crate) enum Reach<'a> {
+    Shm(shm::Reach<'a>),
+    #[cfg(feature = "mpi")]
+    Mpi(EngineMemory<'a, mpi::Mpi>),
+    #[cfg(feature = "sim")]
+    Sim(EngineMemory<'a, sim::Sim>),
 }
 
 /// What the fast path needs of an engine whose memory all members map.
@@ -80,6 +91,10 @@ pub(crate) trait Memory: Copy {
     }
 }
 
+/// A member's memory by the calls of its engine.
+#[cfg(any(feature = "mpi", feature = "sim"))]
+pub(crate) struct EngineMemory<'a, E>(&'a E, MemberId);
+
 #[cfg(feature = "sim")]
 impl<'a> Direct<'a> for &'a sim::Sim {
     type Memory = EngineMemory<'a, sim::Sim>;
@@ -96,10 +111,6 @@ impl<'a> Direct<'a> for &'a sim::Sim {
         self.has_ended()
     }
 }
-
-/// A member's memory by the calls of its engine.
-#[cfg(any(feature = "mpi", feature = "sim"))]
-pub(crate) struct EngineMemory<'a, E>(&'a E, MemberId);
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
 impl<'a, E: Engine> EngineMemory<'a, E> {
@@ -151,16 +162,6 @@ impl<E: Engine> Memory for EngineMemory<'_, E> {
     }
 
     fn prefetch(self, _: u64) {}
-}
-
-/// A member's memory on any engine.
-#[derive(Clone, Copy)]
-pub(crate) enum Reach<'a> {
-    Shm(shm::Reach<'a>),
-    #[cfg(feature = "mpi")]
-    Mpi(EngineMemory<'a, mpi::Mpi>),
-    #[cfg(feature = "sim")]
-    Sim(EngineMemory<'a, sim::Sim>),
 }
 
 impl<'a> From<shm::Reach<'a>> for Reach<'a> {

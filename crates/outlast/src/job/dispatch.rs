@@ -297,7 +297,7 @@ impl Job {
     #[doc(hidden)]
     pub fn memcpy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) -> bool {
         let Some(shm) = self.shared_memory() else { return false };
-        shm.copy_in(target, offset, bytes);
+        shm.memcpy_in(target, offset, bytes);
         true
     }
 
@@ -306,7 +306,7 @@ impl Job {
     #[doc(hidden)]
     pub fn memcpy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(shm) = self.shared_memory() else { return false };
-        shm.copy_out(target, offset, bytes);
+        shm.memcpy_out(target, offset, bytes);
         true
     }
 }

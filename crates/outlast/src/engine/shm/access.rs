@@ -1,9 +1,11 @@
-//! One-sided operations: from a member and an offset to an address of the mapping.
+//! One-sided operations: from a member and an offset to an address of the mapping, and the access.
 //!
-//! Every operation checks the guard, the epoch and the target's usable length before it touches
-//! memory (`locate`); the checks are three loads as long as nothing has changed. The fast path of
-//! the store makes the checks once for several operations ([`Reach`]). The steps of each access,
-//! and why their orderings suffice, are told at the head of `mod.rs`.
+//! The `Engine` impl in `mod.rs` calls `put_bytes`, `get_bytes`, `load_word`, `swap_word` and
+//! `add_to_word`, which are inlined there. Every operation checks the guard, the epoch and the
+//! target's usable length before it touches memory (`locate`); the checks are three loads as long
+//! as nothing has changed. The fast path of the store makes the checks once for several operations
+//! ([`Reach`]). The steps of each access, and why their orderings suffice, are told at the head of
+//! `mod.rs`.
 
 use super::{Shm, sys};
 use crate::engine::mapped::{Direct, Memory};
@@ -36,6 +38,118 @@ pub(crate) struct Reach<'a> {
 }
 
 impl Shm {
+    /// The one-sided put; see [`Engine::put`].
+    #[inline(always)]
+    pub(super) fn put_bytes(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let place = self.locate(at, target, offset, data.len())?;
+        if cfg!(feature = "faults") {
+            // A test build may die or stop between two halves, which meet at a word boundary of the
+            // target.
+            let middle = (place + data.len() / 2).next_multiple_of(8) - place;
+            let (first, second) = data.split_at(middle.min(data.len()));
+            self.tables().mapping.write(place, first);
+            self.step();
+            self.tables().mapping.write(place + first.len(), second);
+            self.step();
+        } else {
+            self.tables().mapping.write(place, data);
+        }
+        // A later write of the caller, by any means, is not seen before this put.
+        fence(Ordering::Release);
+        sys::owe_order();
+        Ok(())
+    }
+
+    /// The one-sided get; see [`Engine::get`].
+    #[inline(always)]
+    pub(super) fn get_bytes(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let place = self.locate(at, target, offset, buffer.len())?;
+        sys::order_puts();
+        self.tables().mapping.read(place, buffer);
+        // A later read of the caller does not happen before this get.
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// The load of a word; see [`Engine::load`].
+    #[inline(always)]
+    pub(super) fn load_word(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
+        let place = self.locate_word(at, target, offset)?;
+        sys::order_puts();
+        Ok(self.tables().mapping.word(place).load(Ordering::SeqCst))
+    }
+
+    /// The compare-and-swap of a word; see [`Engine::compare_and_swap`].
+    #[inline(always)]
+    pub(super) fn swap_word(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64> {
+        let place = self.locate_word(at, target, offset)?;
+        let word = self.tables().mapping.word(place);
+        match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(found) => {
+                sys::have_order();
+                Ok(found)
+            }
+            Err(found) => Ok(found),
+        }
+    }
+
+    /// The fetch-and-add of a word; see [`Engine::fetch_add`].
+    #[inline(always)]
+    pub(super) fn add_to_word(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        delta: u64,
+    ) -> Result<u64> {
+        let place = self.locate_word(at, target, offset)?;
+        Ok(self.tables().mapping.word(place).fetch_add(delta, Ordering::SeqCst))
+    }
+
+    /// As [`Shm::locate`] for a word, whose offset must be a multiple of 8.
+    #[inline(always)]
+    pub(super) fn locate_word(&self, at: Epoch, target: MemberId, offset: u64) -> Result<usize> {
+        if !offset.is_multiple_of(8) {
+            self.check_target(at, target)?;
+            return Err(Error::Unaligned { offset });
+        }
+        self.locate(at, target, offset, 8)
+    }
+
+    /// Checks an operation and returns where in the mapping its range is, or why it is refused.
+    #[inline(always)]
+    pub(super) fn locate(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        len: usize,
+    ) -> Result<usize> {
+        match self.locate_fast(at, target, offset, len) {
+            Some(place) => Ok(place),
+            None => self.locate_slow(at, target, offset, len),
+        }
+    }
+
     /// Checks an operation and returns where in the mapping its range is, or `None` if the view or
     /// the segment's length has changed since this member last read them.
     #[inline(always)]
@@ -56,21 +170,6 @@ impl Shm {
         may.then(|| self.tables().layout.segment(target) + offset as usize)
     }
 
-    /// Checks an operation and returns where in the mapping its range is, or why it is refused.
-    #[inline(always)]
-    pub(super) fn locate(
-        &self,
-        at: Epoch,
-        target: MemberId,
-        offset: u64,
-        len: usize,
-    ) -> Result<usize> {
-        match self.locate_fast(at, target, offset, len) {
-            Some(place) => Ok(place),
-            None => self.locate_slow(at, target, offset, len),
-        }
-    }
-
     /// The slow path of [`Shm::locate`]: applies deaths and reads the segment's length first.
     #[cold]
     #[inline(never)]
@@ -86,16 +185,6 @@ impl Shm {
             usable.compare_exchange(before, segment_len + 1, Ordering::SeqCst, Ordering::SeqCst);
         self.step();
         Ok(self.tables().layout.segment(target) + offset as usize)
-    }
-
-    /// As [`Shm::locate`] for a word, whose offset must be a multiple of 8.
-    #[inline(always)]
-    pub(super) fn locate_word(&self, at: Epoch, target: MemberId, offset: u64) -> Result<usize> {
-        if !offset.is_multiple_of(8) {
-            self.check_target(at, target)?;
-            return Err(Error::Unaligned { offset });
-        }
-        self.locate(at, target, offset, 8)
     }
 
     /// Makes the checks of an operation on a member once, for several operations; see [`Reach`].
@@ -144,17 +233,17 @@ impl Shm {
 
     /// The C library's memcpy into a member's segment, with a check of the bounds alone: the lower
     /// bound of benchmarks.
-    pub(crate) fn copy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) {
+    pub(crate) fn memcpy_in(&self, target: MemberId, offset: u64, bytes: &[u8]) {
         self.tables()
             .mapping
-            .copy_in(self.tables().layout.segment(target) + offset as usize, bytes);
+            .memcpy_in(self.tables().layout.segment(target) + offset as usize, bytes);
     }
 
     /// The C library's memcpy out of a member's segment, with a check of the bounds alone.
-    pub(crate) fn copy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) {
+    pub(crate) fn memcpy_out(&self, target: MemberId, offset: u64, bytes: &mut [u8]) {
         self.tables()
             .mapping
-            .copy_out(self.tables().layout.segment(target) + offset as usize, bytes);
+            .memcpy_out(self.tables().layout.segment(target) + offset as usize, bytes);
     }
 }
 
@@ -185,14 +274,6 @@ impl<'a> Direct<'a> for &'a Shm {
     #[inline(always)]
     fn is_over(self) -> bool {
         self.has_ended()
-    }
-}
-
-impl Reach<'_> {
-    #[inline(always)]
-    fn step(self) {
-        #[cfg(feature = "faults")]
-        self.shm.step();
     }
 }
 
@@ -234,11 +315,11 @@ impl Memory for Reach<'_> {
     #[inline(always)]
     fn put(self, offset: u64, data: &[u8]) -> bool {
         #[cfg(feature = "faults")]
-        return self.shm.put(Epoch::ANY, self.target, offset, data).is_ok();
+        return self.shm.put_bytes(Epoch::ANY, self.target, offset, data).is_ok();
         #[cfg(not(feature = "faults"))]
         {
             let is_written = self.range.write(offset, data);
-            // As in `Shm::put`.
+            // As in `Shm::put_bytes`.
             fence(Ordering::Release);
             sys::owe_order();
             is_written
@@ -257,5 +338,13 @@ impl Memory for Reach<'_> {
     #[inline(always)]
     fn prefetch(self, offset: u64) {
         self.range.prefetch(offset);
+    }
+}
+
+impl Reach<'_> {
+    #[inline(always)]
+    fn step(self) {
+        #[cfg(feature = "faults")]
+        self.shm.step();
     }
 }

@@ -9,7 +9,7 @@
 //! | `memory.rs` | the memory of a job: making it, finding it, claiming a place in it |
 //! | `layout.rs` | where everything is in that memory |
 //! | `attach.rs` | how a process becomes a member |
-//! | `access.rs` | one-sided operations: from a member and an offset to an address |
+//! | `access.rs` | one-sided operations: put, get, load, swap, add, at an address of the mapping |
 //! | `wait.rs` | sleeping on the bell, and watching for deaths meanwhile |
 //! | `deaths.rs` | how a death is proven, declared and made known, within a millisecond |
 //! | `mailbox.rs` | messages |
@@ -66,14 +66,6 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// With `terminate`, prepares a command so that the kernel sends its process SIGTERM when the
-/// thread that started it ends: for a program that has to end other processes before itself.
-pub(crate) fn terminate_with_launcher(command: &mut std::process::Command, terminate: bool) {
-    if terminate {
-        sys::terminate_with_parent(command);
-    }
-}
 
 /// The guard word of a member that has ended; see [`Shm::guard`].
 const ENDED: u64 = u64::MAX;
@@ -407,40 +399,17 @@ impl Engine for Shm {
 
     #[inline]
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
-        let place = self.locate(at, target, offset, data.len())?;
-        if cfg!(feature = "faults") {
-            // A test build may die or stop between two halves, which meet at a word boundary of the
-            // target.
-            let middle = (place + data.len() / 2).next_multiple_of(8) - place;
-            let (first, second) = data.split_at(middle.min(data.len()));
-            self.tables().mapping.write(place, first);
-            self.step();
-            self.tables().mapping.write(place + first.len(), second);
-            self.step();
-        } else {
-            self.tables().mapping.write(place, data);
-        }
-        // A later write of the caller, by any means, is not seen before this put.
-        fence(Ordering::Release);
-        sys::owe_order();
-        Ok(())
+        self.put_bytes(at, target, offset, data)
     }
 
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let place = self.locate(at, target, offset, buffer.len())?;
-        sys::order_puts();
-        self.tables().mapping.read(place, buffer);
-        // A later read of the caller does not happen before this get.
-        fence(Ordering::Acquire);
-        Ok(())
+        self.get_bytes(at, target, offset, buffer)
     }
 
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
-        let place = self.locate_word(at, target, offset)?;
-        sys::order_puts();
-        Ok(self.tables().mapping.word(place).load(Ordering::SeqCst))
+        self.load_word(at, target, offset)
     }
 
     #[inline]
@@ -452,21 +421,12 @@ impl Engine for Shm {
         expected: u64,
         new: u64,
     ) -> Result<u64> {
-        let place = self.locate_word(at, target, offset)?;
-        let word = self.tables().mapping.word(place);
-        match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(found) => {
-                sys::have_order();
-                Ok(found)
-            }
-            Err(found) => Ok(found),
-        }
+        self.swap_word(at, target, offset, expected, new)
     }
 
     #[inline]
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
-        let place = self.locate_word(at, target, offset)?;
-        Ok(self.tables().mapping.word(place).fetch_add(delta, Ordering::SeqCst))
+        self.add_to_word(at, target, offset, delta)
     }
 
     #[inline(always)]
@@ -606,5 +566,13 @@ impl Engine for Shm {
             #[cfg(not(feature = "faults"))]
             Fault::DieAtStep(_) | Fault::StopAtStep(_) => unreachable!("refused above"),
         }
+    }
+}
+
+/// With `terminate`, prepares a command so that the kernel sends its process SIGTERM when the
+/// thread that started it ends: for a program that has to end other processes before itself.
+pub(crate) fn terminate_with_launcher(command: &mut std::process::Command, terminate: bool) {
+    if terminate {
+        sys::terminate_with_parent(command);
     }
 }

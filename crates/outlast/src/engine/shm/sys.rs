@@ -120,7 +120,7 @@ impl Mapping {
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
-        unsafe { copy_in(to, bytes) }
+        unsafe { write_untorn(to, bytes) }
     }
 
     /// Copies bytes out of the mapping.
@@ -128,18 +128,18 @@ impl Mapping {
     pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.at(offset, bytes.len());
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
-        unsafe { copy_out(from, bytes) }
+        unsafe { read_untorn(from, bytes) }
     }
 
     /// The C library's memcpy into the mapping, which may tear words.
-    pub(super) fn copy_in(&self, offset: usize, bytes: &[u8]) {
+    pub(super) fn memcpy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
         unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) }
     }
 
     /// The C library's memcpy out of the mapping.
-    pub(super) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+    pub(super) fn memcpy_out(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.at(offset, bytes.len());
         // SAFETY: as above.
         unsafe { foreign_copy(bytes.as_mut_ptr(), from, bytes.len()) }
@@ -221,7 +221,7 @@ impl<'a> Range<'a> {
     pub(super) fn write(self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.at(offset, bytes.len() as u64) else { return false };
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
-        unsafe { copy_in(to.as_ptr(), bytes) };
+        unsafe { write_untorn(to.as_ptr(), bytes) };
         true
     }
 
@@ -230,7 +230,7 @@ impl<'a> Range<'a> {
     pub(super) fn read(self, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(from) = self.at(offset, bytes.len() as u64) else { return false };
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
-        unsafe { copy_out(from.as_ptr(), bytes) };
+        unsafe { read_untorn(from.as_ptr(), bytes) };
         true
     }
 
@@ -264,11 +264,11 @@ const BOUNCE_LEN: usize = 1024;
 /// # Safety
 /// `to` points to `bytes.len()` bytes of mapped shared memory.
 #[inline(always)]
-unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
+unsafe fn write_untorn(to: *mut u8, bytes: &[u8]) {
     let skip = to as usize % 8;
     if skip != 0 || !bytes.len().is_multiple_of(8) {
         // SAFETY: promised by the caller.
-        return unsafe { copy_in_parts(to, bytes) };
+        return unsafe { write_partial_words(to, bytes) };
     }
     if bytes.len() > INLINE_LEN_MAX {
         // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private
@@ -276,13 +276,13 @@ unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
         return unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) };
     }
     // SAFETY: promised by the caller.
-    unsafe { copy_in_words(to, bytes) }
+    unsafe { write_words(to, bytes) }
 }
 
 /// # Safety
-/// As for [`copy_in`], and the range is whole words.
+/// As for [`write_untorn`], and the range is whole words.
 #[inline(never)]
-unsafe fn copy_in_words(to: *mut u8, bytes: &[u8]) {
+unsafe fn write_words(to: *mut u8, bytes: &[u8]) {
     let mut at = to;
     for word in bytes.chunks_exact(8) {
         // SAFETY: inside the range, and aligned since `to` is.
@@ -295,10 +295,10 @@ unsafe fn copy_in_words(to: *mut u8, bytes: &[u8]) {
 }
 
 /// # Safety
-/// As for [`copy_in`].
+/// As for [`write_untorn`].
 #[cold]
 #[inline(never)]
-unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
+unsafe fn write_partial_words(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(((8 - to as usize % 8) % 8).min(bytes.len()));
     let (body, tail) = rest.split_at(rest.len() & !7);
     // SAFETY: the parts follow each other inside the range; `body` begins at a word and is whole
@@ -306,7 +306,7 @@ unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
     unsafe {
         merge(to, head);
         if !body.is_empty() {
-            copy_in(to.add(head.len()), body);
+            write_untorn(to.add(head.len()), body);
         }
         merge(to.add(head.len() + body.len()), tail);
     }
@@ -315,7 +315,7 @@ unsafe fn copy_in_parts(to: *mut u8, bytes: &[u8]) {
 /// Changes bytes inside a word, all at once.
 ///
 /// # Safety
-/// As for [`copy_in`], and all the bytes are in a single word.
+/// As for [`write_untorn`], and all the bytes are in a single word.
 unsafe fn merge(to: *mut u8, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
@@ -333,24 +333,24 @@ unsafe fn merge(to: *mut u8, bytes: &[u8]) {
 /// # Safety
 /// `from` points to `bytes.len()` bytes of mapped shared memory.
 #[inline(always)]
-unsafe fn copy_out(from: *const u8, bytes: &mut [u8]) {
+unsafe fn read_untorn(from: *const u8, bytes: &mut [u8]) {
     let skip = from as usize % 8;
     if skip != 0 || !bytes.len().is_multiple_of(8) {
         // SAFETY: promised by the caller.
-        return unsafe { copy_out_parts(from, bytes) };
+        return unsafe { read_partial_words(from, bytes) };
     }
     if bytes.len() > INLINE_LEN_MAX {
         // SAFETY: promised by the caller.
-        return unsafe { copy_out_long(from, bytes) };
+        return unsafe { read_long(from, bytes) };
     }
     // SAFETY: promised by the caller.
-    unsafe { copy_out_words(from, bytes) }
+    unsafe { read_words(from, bytes) }
 }
 
 /// # Safety
-/// As for [`copy_out`], and the range is whole words.
+/// As for [`read_untorn`], and the range is whole words.
 #[inline(never)]
-unsafe fn copy_out_words(from: *const u8, bytes: &mut [u8]) {
+unsafe fn read_words(from: *const u8, bytes: &mut [u8]) {
     let mut at = from.cast_mut();
     for word in bytes.chunks_exact_mut(8) {
         // SAFETY: inside the range, and aligned since `from` is.
@@ -364,9 +364,9 @@ unsafe fn copy_out_words(from: *const u8, bytes: &mut [u8]) {
 }
 
 /// # Safety
-/// As for [`copy_out`], and the range is whole words.
+/// As for [`read_untorn`], and the range is whole words.
 #[inline]
-unsafe fn copy_out_long(from: *const u8, bytes: &mut [u8]) {
+unsafe fn read_long(from: *const u8, bytes: &mut [u8]) {
     if (bytes.as_ptr() as usize).is_multiple_of(8) {
         // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private
         // memory.
@@ -385,10 +385,10 @@ unsafe fn copy_out_long(from: *const u8, bytes: &mut [u8]) {
 }
 
 /// # Safety
-/// As for [`copy_out`].
+/// As for [`read_untorn`].
 #[cold]
 #[inline(never)]
-unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
+unsafe fn read_partial_words(from: *const u8, bytes: &mut [u8]) {
     let (head, rest) = bytes.split_at_mut(((8 - from as usize % 8) % 8).min(bytes.len()));
     let whole = rest.len() & !7;
     let (body, tail) = rest.split_at_mut(whole);
@@ -397,7 +397,7 @@ unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
     unsafe {
         pick(from, head);
         if !body.is_empty() {
-            copy_out(from.add(head.len()), body);
+            read_untorn(from.add(head.len()), body);
         }
         pick(from.add(head.len() + body.len()), tail);
     }
@@ -406,7 +406,7 @@ unsafe fn copy_out_parts(from: *const u8, bytes: &mut [u8]) {
 /// Reads bytes inside a word, all at once.
 ///
 /// # Safety
-/// As for [`copy_out`], and all the bytes are in a single word.
+/// As for [`read_untorn`], and all the bytes are in a single word.
 unsafe fn pick(from: *const u8, bytes: &mut [u8]) {
     if bytes.is_empty() {
         return;

@@ -111,7 +111,7 @@ impl KeyHandle {
     /// Sets the key; see [`Store::put`].
     pub fn put(&self, value: &[u8]) -> StoreResult<Version> {
         let key = self.key_ref()?;
-        let put = || self.store.state.put_again(&key, &mut self.state.borrow_mut(), value);
+        let put = || self.store.state.put_cached(&key, &mut self.state.borrow_mut(), value);
         self.sample(&self.store.state.counts.put, put)
     }
 

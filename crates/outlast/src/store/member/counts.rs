@@ -16,50 +16,6 @@ pub(in crate::store) struct Histogram {
     max_ns: AtomicU64,
 }
 
-impl Default for Histogram {
-    fn default() -> Histogram {
-        Histogram { counts: std::array::from_fn(|_| AtomicU32::new(0)), max_ns: AtomicU64::new(0) }
-    }
-}
-
-/// The bucket of a time, from its doubling and the quarter of that.
-fn bucket(ns: u64) -> usize {
-    let doubling = ns.max(4).ilog2() as usize;
-    (doubling * 4 + (ns.max(4) >> (doubling - 2)) as usize % 4).min(BUCKETS - 1)
-}
-
-/// The smallest time above a bucket.
-fn bucket_end(bucket: usize) -> u64 {
-    (5 + bucket as u64 % 4) << (bucket / 4).saturating_sub(2)
-}
-
-impl Histogram {
-    /// Counts a call that took this time.
-    pub(in crate::store) fn add(&self, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
-        self.max_ns.fetch_max(ns, Ordering::Relaxed);
-    }
-
-    /// Returns the percentiles of the sample; `None` before the first sample.
-    pub(in crate::store) fn latency(&self) -> Option<Latency> {
-        let counts: Vec<u64> =
-            self.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).collect();
-        let samples: u64 = counts.iter().sum();
-        let max = Duration::from_nanos(self.max_ns.load(Ordering::Relaxed));
-        let at = |share: u64| {
-            let mut left = samples * share / 100;
-            let found = counts.iter().position(|&count| {
-                let is_here = left < count;
-                left = left.saturating_sub(count);
-                is_here
-            });
-            Duration::from_nanos(bucket_end(found.unwrap_or(BUCKETS - 1))).min(max)
-        };
-        (samples > 0).then(|| Latency { samples, p50: at(50), p99: at(99), max })
-    }
-}
-
 /// The latency of calls, from a sample of every 64th call. The percentiles are exact to a quarter
 /// of a doubling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +54,50 @@ impl StoreState {
         histogram.add(self.job.now().since(began));
         result
     }
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: std::array::from_fn(|_| AtomicU32::new(0)), max_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    /// Counts a call that took this time.
+    pub(in crate::store) fn add(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.max_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// Returns the percentiles of the sample; `None` before the first sample.
+    pub(in crate::store) fn latency(&self) -> Option<Latency> {
+        let counts: Vec<u64> =
+            self.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).collect();
+        let samples: u64 = counts.iter().sum();
+        let max = Duration::from_nanos(self.max_ns.load(Ordering::Relaxed));
+        let at = |share: u64| {
+            let mut left = samples * share / 100;
+            let found = counts.iter().position(|&count| {
+                let is_here = left < count;
+                left = left.saturating_sub(count);
+                is_here
+            });
+            Duration::from_nanos(bucket_end(found.unwrap_or(BUCKETS - 1))).min(max)
+        };
+        (samples > 0).then(|| Latency { samples, p50: at(50), p99: at(99), max })
+    }
+}
+
+/// The bucket of a time, from its doubling and the quarter of that.
+fn bucket(ns: u64) -> usize {
+    let doubling = ns.max(4).ilog2() as usize;
+    (doubling * 4 + (ns.max(4) >> (doubling - 2)) as usize % 4).min(BUCKETS - 1)
+}
+
+/// The smallest time above a bucket.
+fn bucket_end(bucket: usize) -> u64 {
+    (5 + bucket as u64 % 4) << (bucket / 4).saturating_sub(2)
 }
 
 #[cfg(test)]

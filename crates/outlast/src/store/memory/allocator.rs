@@ -75,34 +75,6 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// How many blocks are taken from a free list at a time.
 const TAKE: usize = 4;
 
-/// How many free blocks of a class a magazine keeps. It keeps no blocks for tombstones, since all
-/// members share them.
-pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
-    if class == TOMBSTONES {
-        return 0;
-    }
-    let size = class_size(class);
-    let least = if is_far && size <= FAR_LEN_MAX { RING_BLOCKS_FAR } else { 1 };
-    if size > KEPT_LEN_MAX { 0 } else { ((RING_BYTES / size) as usize).clamp(least, 128) }
-}
-
-/// Whether a magazine would soon have no room for all blocks of some replica and class. The excess
-/// would have to be given back, and be taken again by requests.
-fn fills_magazine(blocks: &[Place]) -> bool {
-    let mut counts = BTreeMap::new();
-    blocks.iter().any(|place| {
-        let count = counts.entry(place.kind()).or_insert(0);
-        *count += 1;
-        2 * *count > kept(place.class(), true).min(ROOM_MAX)
-    })
-}
-
-/// Retired blocks that wait for a grace period.
-struct Batch {
-    blocks: Vec<Place>,
-    grace: GracePeriod,
-}
-
 /// The blocks that the participants of this member share.
 ///
 /// *Orderings.* The blocks are behind locks. `spare_count` and `batch_count` are relaxed, since
@@ -129,23 +101,10 @@ pub(in crate::store) struct Allocator {
 /// How often a replica has answered, and the reason of its last answer if that was a refusal.
 type Answers = (u64, Option<String>);
 
-impl Allocator {
-    /// Records the answer of a replica: that it has made blocks of a class, or why it has not.
-    pub(in crate::store) fn answered(
-        &self,
-        replica: MemberId,
-        class: usize,
-        refusal: Option<String>,
-    ) {
-        let mut answers = lock(&self.answers);
-        let (count, last) = answers.entry((replica, class)).or_default();
-        *count += 1;
-        *last = refusal;
-    }
-
-    fn answers(&self, replica: MemberId, class: usize) -> Answers {
-        lock(&self.answers).get(&(replica, class)).cloned().unwrap_or_default()
-    }
+/// Retired blocks that wait for a grace period.
+struct Batch {
+    blocks: Vec<Place>,
+    grace: GracePeriod,
 }
 
 impl<'a> MemoryOp<'a> {
@@ -576,6 +535,47 @@ impl MemoryState {
     pub(in crate::store) fn has_batches(&self) -> bool {
         self.allocator.batch_count.load(Ordering::Relaxed) > 0
     }
+}
+
+impl Allocator {
+    /// Records the answer of a replica: that it has made blocks of a class, or why it has not.
+    pub(in crate::store) fn answered(
+        &self,
+        replica: MemberId,
+        class: usize,
+        refusal: Option<String>,
+    ) {
+        let mut answers = lock(&self.answers);
+        let (count, last) = answers.entry((replica, class)).or_default();
+        *count += 1;
+        *last = refusal;
+    }
+
+    fn answers(&self, replica: MemberId, class: usize) -> Answers {
+        lock(&self.answers).get(&(replica, class)).cloned().unwrap_or_default()
+    }
+}
+
+/// How many free blocks of a class a magazine keeps. It keeps no blocks for tombstones, since all
+/// members share them.
+pub(in crate::store) fn kept(class: usize, is_far: bool) -> usize {
+    if class == TOMBSTONES {
+        return 0;
+    }
+    let size = class_size(class);
+    let least = if is_far && size <= FAR_LEN_MAX { RING_BLOCKS_FAR } else { 1 };
+    if size > KEPT_LEN_MAX { 0 } else { ((RING_BYTES / size) as usize).clamp(least, 128) }
+}
+
+/// Whether a magazine would soon have no room for all blocks of some replica and class. The excess
+/// would have to be given back, and be taken again by requests.
+fn fills_magazine(blocks: &[Place]) -> bool {
+    let mut counts = BTreeMap::new();
+    blocks.iter().any(|place| {
+        let count = counts.entry(place.kind()).or_insert(0);
+        *count += 1;
+        2 * *count > kept(place.class(), true).min(ROOM_MAX)
+    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //!
 //! *Vocabulary.* Block, size class, slab, free list, magazine, holder, retire, grace period, pin:
 //! the page below defines them and has all tables of this protocol. The code calls a free list a
-//! *stack*, and the free and retired blocks of a replica and class in a magazine a *ring* or *way*.
+//! *stack*, and the free and retired blocks of a replica and class in a magazine a *ring*.
 //!
 //! *Invariants.*
 //!

@@ -39,7 +39,34 @@ pub(in crate::store) struct GateDeaths {
     pub(in crate::store) recovered: MemberSet,
 }
 
+impl OperationState {
+    /// Returns an error if a call must not go on under this epoch. Called while its operation is in
+    /// flight.
+    #[inline(always)]
+    pub(in crate::store) fn check_gate(&self, epoch: Epoch) -> StoreResult<()> {
+        if self.gate.lets_through(epoch) { Ok(()) } else { self.recheck_gate(epoch) }
+    }
+
+    /// [`OperationState::check_gate`] when the view is newer than the gate, or the gate is closed.
+    #[cold]
+    #[inline(never)]
+    fn recheck_gate(&self, epoch: Epoch) -> StoreResult<()> {
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err(StoreError::Closed);
+        }
+        self.watch_gate();
+        if self.gate.lets_through(epoch) { Ok(()) } else { Err(StoreError::Revoked) }
+    }
+}
+
 impl Gate {
+    /// Whether calls pass under this epoch. An operation must ask while it is in flight, since the
+    /// member that closes the gate then reads which operations are in flight.
+    #[inline(always)]
+    pub(in crate::store) fn lets_through(&self, epoch: Epoch) -> bool {
+        epoch.0 < self.below.load(Ordering::SeqCst)
+    }
+
     pub(in crate::store) fn new(mode: Mode, view: &View) -> Gate {
         let below = if mode == Mode::Global { view.epoch.0 + 1 } else { u64::MAX };
         Gate {
@@ -54,13 +81,6 @@ impl Gate {
 
     pub(in crate::store) fn mode(&self) -> Mode {
         self.mode
-    }
-
-    /// Whether calls pass under this epoch. An operation must ask while it is in flight, since the
-    /// member that closes the gate then reads which operations are in flight.
-    #[inline(always)]
-    pub(in crate::store) fn lets_through(&self, epoch: Epoch) -> bool {
-        epoch.0 < self.below.load(Ordering::SeqCst)
     }
 
     /// Whether the gate is closed, or the store is.
@@ -80,25 +100,5 @@ impl Gate {
     /// it.
     pub(in crate::store) fn recoveries(&self) -> u64 {
         self.recoveries.load(Ordering::SeqCst)
-    }
-}
-
-impl OperationState {
-    /// Returns an error if a call must not go on under this epoch. Called while its operation is in
-    /// flight.
-    #[inline(always)]
-    pub(in crate::store) fn check_gate(&self, epoch: Epoch) -> StoreResult<()> {
-        if self.gate.lets_through(epoch) { Ok(()) } else { self.recheck_gate(epoch) }
-    }
-
-    /// [`OperationState::check_gate`] when the view is newer than the gate, or the gate is closed.
-    #[cold]
-    #[inline(never)]
-    fn recheck_gate(&self, epoch: Epoch) -> StoreResult<()> {
-        if self.is_closed.load(Ordering::SeqCst) {
-            return Err(StoreError::Closed);
-        }
-        self.watch_gate();
-        if self.gate.lets_through(epoch) { Ok(()) } else { Err(StoreError::Revoked) }
     }
 }

@@ -40,41 +40,6 @@ pub(in crate::store) struct Op<'a> {
 }
 
 impl<'a> Op<'a> {
-    /// Begins an operation with the participant that this thread used last, if that participant is
-    /// free. Returns `None` if it is not, or if the memory is not mapped or the view is not up to
-    /// date; the caller then uses [`Op::begin`].
-    #[inline(always)]
-    pub(in crate::store) fn begin_again<D: Direct<'a>>(
-        store: &'a OperationState,
-        direct: D,
-    ) -> Option<Op<'a>> {
-        let (id, index) = LAST.with(Cell::get);
-        // A participant that this thread has used was announced to the other members then.
-        let participant =
-            store.participants.participants.get(index).filter(|_| id == store.participants.id)?;
-        let me = store.job.me();
-        steps::enter(steps::Step::WriteEnter);
-        direct.known_epoch()?;
-        let mine = direct.reach(me)?;
-        let even = participant.counter.load(Ordering::Relaxed);
-        // The swap claims the participant as in `claim`.
-        let word = store.counter_word(me, index);
-        if mine.swap(word, even, even + 1) != Some(true) {
-            return None;
-        }
-        let mut op = Op {
-            store,
-            participant: index,
-            epoch: Epoch::ANY,
-            number: even + 1,
-            mine: mine.into(),
-            word,
-            lacks_tombstone: Cell::new(false),
-        };
-        op.epoch = direct.known_epoch()?;
-        Some(op)
-    }
-
     /// Begins an operation under the current view. Waits while all participants are in use.
     #[inline]
     pub(in crate::store) fn begin(store: &'a OperationState) -> OpResult<Op<'a>> {
@@ -132,6 +97,61 @@ impl<'a> Op<'a> {
         Ok(None)
     }
 
+    /// Waits for a participant while all of them are in use.
+    #[cold]
+    #[inline(never)]
+    fn begin_crowded(store: &'a OperationState, first: usize) -> OpResult<Op<'a>> {
+        let job = &store.job;
+        let until = job.now().after(job.time_limit());
+        loop {
+            let bell = job.bell();
+            if let Some(op) = Op::claim(store, first)? {
+                return Ok(op);
+            }
+            let now = job.now();
+            if now >= until {
+                let (member, limit) = (job.me(), job.time_limit());
+                return Err(OpError::Fail(StoreError::Timeout { member, limit }));
+            }
+            job.park(bell, until.min(now.after(CROWDED)));
+        }
+    }
+
+    /// Begins an operation with the participant that this thread used last, if that participant is
+    /// free. Returns `None` if it is not, or if the memory is not mapped or the view is not up to
+    /// date; the caller then uses [`Op::begin`].
+    #[inline(always)]
+    pub(in crate::store) fn begin_again<D: Direct<'a>>(
+        store: &'a OperationState,
+        direct: D,
+    ) -> Option<Op<'a>> {
+        let (id, index) = LAST.with(Cell::get);
+        // A participant that this thread has used was announced to the other members then.
+        let participant =
+            store.participants.participants.get(index).filter(|_| id == store.participants.id)?;
+        let me = store.job.me();
+        steps::enter(steps::Step::WriteEnter);
+        direct.known_epoch()?;
+        let mine = direct.reach(me)?;
+        let even = participant.counter.load(Ordering::Relaxed);
+        // The swap claims the participant as in `claim`.
+        let word = store.counter_word(me, index);
+        if mine.swap(word, even, even + 1) != Some(true) {
+            return None;
+        }
+        let mut op = Op {
+            store,
+            participant: index,
+            epoch: Epoch::ANY,
+            number: even + 1,
+            mine: mine.into(),
+            word,
+            lacks_tombstone: Cell::new(false),
+        };
+        op.epoch = direct.known_epoch()?;
+        Some(op)
+    }
+
     /// Begins an operation with exactly this participant, if it was ever used and is not in use.
     pub(in crate::store) fn begin_as(store: &'a OperationState, index: usize) -> Option<Op<'a>> {
         if store.participants.announced.load(Ordering::Acquire) <= index {
@@ -155,26 +175,6 @@ impl<'a> Op<'a> {
             word,
             lacks_tombstone,
         })
-    }
-
-    /// Waits for a participant while all of them are in use.
-    #[cold]
-    #[inline(never)]
-    fn begin_crowded(store: &'a OperationState, first: usize) -> OpResult<Op<'a>> {
-        let job = &store.job;
-        let until = job.now().after(job.time_limit());
-        loop {
-            let bell = job.bell();
-            if let Some(op) = Op::claim(store, first)? {
-                return Ok(op);
-            }
-            let now = job.now();
-            if now >= until {
-                let (member, limit) = (job.me(), job.time_limit());
-                return Err(OpError::Fail(StoreError::Timeout { member, limit }));
-            }
-            job.park(bell, until.min(now.after(CROWDED)));
-        }
     }
 
     /// Adopts the current view for the rest of this operation.

@@ -27,6 +27,38 @@ pub(in crate::store) struct RetryBudget {
     room_until: Option<Time>,
 }
 
+impl OperationState {
+    /// Attempts an operation until it is done, and starts over whenever the view has changed under
+    /// it. An attempt also returns whether a replica had no block left for a tombstone. `rank` is
+    /// the number of failed attempts of the caller's transaction.
+    pub(in crate::store) fn retry<T>(
+        &self,
+        rank: u32,
+        mut attempt: impl FnMut() -> (OpResult<T>, bool),
+    ) -> StoreResult<T> {
+        let mut budget = RetryBudget::default();
+        let mut blocked = None;
+        loop {
+            let (result, lacks_tombstone) = attempt();
+            match result {
+                Ok(value) => return Ok(value),
+                // The wait is outside the operation, since the records of deleted keys are removed
+                // only after the operations in flight have ended.
+                Err(OpError::Fail(StoreError::OutOfMemory { .. }))
+                    if lacks_tombstone && budget.wait_for_room(self) => {}
+                Err(OpError::Fail(error)) => return Err(error),
+                Err(OpError::Lost(partition)) => self.await_salvage(partition)?,
+                Err(OpError::Frozen) => self.wait_for_unfreeze()?,
+                Err(OpError::Again) => budget.check(self)?,
+                Err(OpError::Blocked(blocker)) => {
+                    self.clear(&blocker, rank, &mut blocked)?;
+                    budget.check(self)?;
+                }
+            }
+        }
+    }
+}
+
 impl RetryBudget {
     /// Counts an attempt. Returns an error if the time of the call is over.
     #[inline]
@@ -66,37 +98,5 @@ impl RetryBudget {
             return Err(StoreError::Timeout { member: store.me(), limit });
         }
         Ok(())
-    }
-}
-
-impl OperationState {
-    /// Attempts an operation until it is done, and starts over whenever the view has changed under
-    /// it. An attempt also returns whether a replica had no block left for a tombstone. `rank` is
-    /// the number of failed attempts of the caller's transaction.
-    pub(in crate::store) fn retry<T>(
-        &self,
-        rank: u32,
-        mut attempt: impl FnMut() -> (OpResult<T>, bool),
-    ) -> StoreResult<T> {
-        let mut budget = RetryBudget::default();
-        let mut blocked = None;
-        loop {
-            let (result, lacks_tombstone) = attempt();
-            match result {
-                Ok(value) => return Ok(value),
-                // The wait is outside the operation, since the records of deleted keys are removed
-                // only after the operations in flight have ended.
-                Err(OpError::Fail(StoreError::OutOfMemory { .. }))
-                    if lacks_tombstone && budget.wait_for_room(self) => {}
-                Err(OpError::Fail(error)) => return Err(error),
-                Err(OpError::Lost(partition)) => self.await_salvage(partition)?,
-                Err(OpError::Frozen) => self.wait_for_unfreeze()?,
-                Err(OpError::Again) => budget.check(self)?,
-                Err(OpError::Blocked(blocker)) => {
-                    self.clear(&blocker, rank, &mut blocked)?;
-                    budget.check(self)?;
-                }
-            }
-        }
     }
 }

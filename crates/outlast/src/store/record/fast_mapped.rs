@@ -73,7 +73,7 @@ impl RecordState {
         value: &[u8],
     ) -> OpResult<Option<Version>> {
         match RecordOp::begin_again(self, direct) {
-            Some(mut op) => op.put_again(direct, key, cached, value),
+            Some(mut op) => op.put_on_fast_path(direct, key, cached, value),
             None => Ok(None),
         }
     }
@@ -95,7 +95,7 @@ impl RecordState {
 impl<'a> RecordOp<'a> {
     /// The whole put, in blocks: find, take blocks, fill, publish, install, retire, ring.
     #[inline(always)]
-    fn put_again<D: Direct<'a>>(
+    fn put_on_fast_path<D: Direct<'a>>(
         &mut self,
         direct: D,
         key: &KeyRef<'_>,
@@ -325,7 +325,7 @@ impl<'a> RecordOp<'a> {
     /// path.
     #[cold]
     #[inline(never)]
-    #[allow(clippy::too_many_arguments, reason = "one call, out of the ring of the hot path")]
+    #[allow(clippy::too_many_arguments, reason = "a single call, out of the fast path")]
     fn finish_on_slow_path(
         &mut self,
         config: &Configuration,

@@ -113,7 +113,8 @@ impl<'a> RecordOp<'a> {
         let installed =
             self.install_cached_remote(config, predecessor, new_version, &image, &mut fills);
         let publication = Publication { head, waiters: Some(waiters), installed };
-        self.complete_publication(config, key, predecessor, new_version, publication)
+        self.complete_publication(config, key, predecessor, new_version, publication)?;
+        Ok(true)
     }
 
     /// *check*, *fill* and *publish* at the primary. Returns the new head word and the waiter word,
@@ -437,7 +438,7 @@ mod tests {
                 let key = store.state.key_ref(key.as_bytes()).expect("a key");
                 let mut cached = CachedLocation::NOTHING;
                 let mut put = || {
-                    store.state.put_again(&key, &mut cached, b"value").expect("put");
+                    store.state.put_cached(&key, &mut cached, b"value").expect("put");
                     (cached.at[1].word != 0).then_some(cached.at[1].removals)
                 };
                 let replica = MemberId(1);

@@ -77,17 +77,29 @@
 //! the version may have been published before, the call confirms it first.
 //!
 //! # How to read a put
-//! In this order:
+//! Through a handle on shared memory:
 //!
-//! 1. `api/store.rs` (`Store::put`) or `api/handle.rs` (`KeyHandle::put`)
-//! 2. `record/put.rs` chooses the path
-//! 3. `record/write.rs` for the slow path, or a fast path: `record/fast_mapped.rs`,
-//!    `record/fast_remote.rs`
-//! 4. `record/publish.rs` orders the version and copies it to the replicas
+//! 1. `api/handle.rs` (`KeyHandle::put`) has the cached location
+//! 2. `record/put.rs` (`put_cached`) chooses the path
+//! 3. `record/fast_mapped.rs` has the whole put; over a network `record/fast_remote.rs` takes its
+//!    place
+//! 4. `memory/magazine.rs` gives and retires the blocks
+//! 5. `operation/op.rs` (`begin_again`) begins the operation, and ends it
+//! 6. `engine/shm/access.rs` reaches the memory of a member after a single check of the view
+//! 7. `engine/shm/sys.rs` copies the bytes
+//!
+//! By key on shared memory, which is the slow path of all engines:
+//!
+//! 1. `api/store.rs` (`Store::put`) checks the key
+//! 2. `record/put.rs` (`put_by_key`, `write`) chooses the path; `record/state.rs` begins the
+//!    operation, and `operation/retry.rs` repeats it
+//! 3. `record/write.rs` finds the record (`record/index.rs`), and checks it
+//!    (`record/reconcile.rs`)
+//! 4. `record/publish.rs` orders the version and copies it to the replicas (`record/block_io.rs`)
 //! 5. `memory/allocator.rs` takes and retires the blocks
-//! 6. `operation/op.rs` begins and ends the operation, and checks the view at each access
-//! 7. `engine/mapped.rs` reaches the memory of a member after a single check of the view
-//! 8. `engine/shm/access.rs` turns a member and an offset into an address
+//! 6. `operation/op.rs` begins and ends the operation, and passes the view with each access
+//! 7. `job/dispatch.rs` forwards the access to the engine
+//! 8. `engine/shm/access.rs` checks the view, and turns a member and an offset into an address
 
 pub(in crate::store) mod block_io;
 pub(in crate::store) mod checksum;

@@ -81,11 +81,11 @@ impl<'a> RecordOp<'a> {
             self.skip_full_replica(config, replica, key.partition)?;
         }
         let primary = config.primary_member();
-        // Without the stable bit, with a single replica too: an operation that sees the bit rings
-        // no waiters.
         let DraftBlock::Filled(offset) = new_version.blocks[config.primary] else {
             return Err(OpError::Again);
         };
+        // Without the stable bit, with a single replica too: an operation that sees the bit rings
+        // no waiters.
         let head = Head::new(config.config_number, offset);
         steps::enter(steps::Step::WritePublish);
         match self.swap(primary, predecessor.word, predecessor.head.0, head.0) {
@@ -104,7 +104,8 @@ impl<'a> RecordOp<'a> {
         self.record_published(config, predecessor, new_version, head);
         let publication =
             Publication { head, waiters: None, installed: Ok(ReplicaSet::only(config.primary)) };
-        self.complete_publication(config, key, predecessor, new_version, publication)
+        self.complete_publication(config, key, predecessor, new_version, publication)?;
+        Ok(true)
     }
 
     /// Records that the new version is published: the content of the primary's head word is `head`
@@ -132,7 +133,7 @@ impl<'a> RecordOp<'a> {
         predecessor: &mut Predecessor<'_>,
         new_version: &mut NewVersion<'_>,
         Publication { head, waiters, installed }: Publication,
-    ) -> OpResult<bool> {
+    ) -> OpResult<()> {
         let primary = config.primary_member();
         let mut finished = installed.and_then(|installed| {
             self.install_everywhere(config, key, predecessor, new_version, installed)
@@ -160,7 +161,16 @@ impl<'a> RecordOp<'a> {
                 cached.forget();
             }
         }
-        finished.map(|()| true)
+        finished
+    }
+
+    /// Whether the view has changed and the version must be confirmed. That is needed only where
+    /// dead segments are salvaged. All replicas of the configuration hold the version, and the
+    /// living replicas keep it whatever happens. But the memory of a dead replica may have been
+    /// salvaged before the version was there.
+    #[inline]
+    pub(in crate::store) fn must_recheck_view(&self) -> bool {
+        self.store.salvage_is_on && !self.is_current() && !mutant("salvage-late")
     }
 
     /// *install* and *catch_up*: makes every ready replica hold the version. `installed`
@@ -331,6 +341,32 @@ impl<'a> RecordOp<'a> {
         }
     }
 
+    /// *mark_stable*: rings the waiters and sets the stable bit. `waiters` is the waiter word, if
+    /// it was loaded after *publish*.
+    #[inline]
+    fn mark_stable(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        predecessor: &mut Predecessor<'_>,
+        head: Head,
+        waiters: Option<u64>,
+    ) -> OpResult<()> {
+        let primary = config.primary_member();
+        steps::enter(steps::Step::WriteMarkStable);
+        // Before the stable bit is set: an operation that sees the bit rings no waiters.
+        match waiters {
+            Some(waiters) if waiters & WAITER_BITS == 0 => {}
+            _ => self.ring_waiters(primary, key.partition)?,
+        }
+        // A handle knows that the version is stable, and will write the key again, which would
+        // clear the bit. Any other operation finds no bit and reconciles the record.
+        if predecessor.cached.is_none() {
+            self.swap(primary, predecessor.word, head.0, head.stable().0)?;
+        }
+        Ok(())
+    }
+
     /// Drops what the handle knows of a replica that was skipped, and keeps a block that was filled
     /// there.
     #[cold]
@@ -389,31 +425,5 @@ impl<'a> RecordOp<'a> {
                 return Ok(());
             }
         }
-    }
-
-    /// *mark_stable*: rings the waiters and sets the stable bit. `waiters` is the waiter word, if
-    /// it was loaded after *publish*.
-    #[inline]
-    fn mark_stable(
-        &self,
-        config: &Configuration,
-        key: &KeyRef<'_>,
-        predecessor: &mut Predecessor<'_>,
-        head: Head,
-        waiters: Option<u64>,
-    ) -> OpResult<()> {
-        let primary = config.primary_member();
-        steps::enter(steps::Step::WriteMarkStable);
-        // Before the stable bit is set: an operation that sees the bit rings no waiters.
-        match waiters {
-            Some(waiters) if waiters & WAITER_BITS == 0 => {}
-            _ => self.ring_waiters(primary, key.partition)?,
-        }
-        // A handle knows that the version is stable, and will write the key again, which would
-        // clear the bit. Any other operation finds no bit and reconciles the record.
-        if predecessor.cached.is_none() {
-            self.swap(primary, predecessor.word, head.0, head.stable().0)?;
-        }
-        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 //! | a put by handle, on mapped memory | `fast_mapped.rs`; the slow path if a check fails |
 //! | a put by handle or by key, over a network | `fast_remote.rs`; the slow path if a check fails |
 //! | a put by key on mapped memory, and all other changes | the slow path, `write.rs` |
+
 use crate::engine::mapped::Directly;
 use crate::store::error::StoreResult;
 use crate::store::operation::error::OpError;
@@ -22,12 +23,12 @@ impl RecordState {
             return Ok(written.expect("a put changes the key"));
         }
         let key = self.key_ref(key)?;
-        self.location_cache.call(&key, |cached| self.put_again(&key, cached, value))
+        self.location_cache.call(&key, |cached| self.put_cached(&key, cached, value))
     }
 
     /// Puts a value with a cached location, on a fast path if possible.
     #[inline]
-    pub(in crate::store) fn put_again(
+    pub(in crate::store) fn put_cached(
         &self,
         key: &KeyRef<'_>,
         cached: &mut CachedLocation,

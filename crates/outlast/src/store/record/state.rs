@@ -41,6 +41,59 @@ pub(in crate::store) struct RecordOp<'a> {
     pub(in crate::store) store: &'a RecordState,
 }
 
+impl RecordState {
+    /// Runs the operation of a call on a key. The call passes the gate of global mode inside the
+    /// operation. Calls on the store's own records pass it in any state.
+    #[inline]
+    pub(in crate::store) fn run_call<T>(
+        &self,
+        key: &KeyRef<'_>,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
+    ) -> StoreResult<T> {
+        let is_own = key.key.starts_with(RESERVED);
+        self.run(|op| {
+            if !is_own {
+                self.check_gate(op.epoch)?;
+            }
+            attempt(op)
+        })
+    }
+
+    /// Runs an operation until it is done. Starts over whenever the view has changed during an
+    /// attempt.
+    pub(in crate::store) fn run<T>(
+        &self,
+        attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
+    ) -> StoreResult<T> {
+        self.run_as(0, attempt)
+    }
+
+    /// Runs an operation for a transaction after `rank` failed attempts of the transaction; see
+    /// `tx`.
+    pub(in crate::store) fn run_as<T>(
+        &self,
+        rank: u32,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
+    ) -> StoreResult<T> {
+        self.retry(rank, || match RecordOp::begin(self) {
+            Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
+            Err(error) => (Err(error), false),
+        })
+    }
+
+    /// Runs an operation like [`RecordState::run`]; `None` if its partition is lost or is being
+    /// salvaged.
+    pub(in crate::store) fn run_or_lost<T>(
+        &self,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
+    ) -> StoreResult<Option<T>> {
+        self.run(|op| match attempt(op) {
+            Err(OpError::Lost(_)) => Ok(None),
+            other => other.map(Some),
+        })
+    }
+}
+
 impl<'a> RecordOp<'a> {
     /// As [`crate::store::operation::op::Op::begin_again`].
     #[inline(always)]
@@ -76,58 +129,5 @@ impl<'a> DerefMut for RecordOp<'a> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut MemoryOp<'a> {
         &mut self.op
-    }
-}
-
-impl RecordState {
-    /// Runs an operation until it is done. Starts over whenever the view has changed during an
-    /// attempt.
-    pub(in crate::store) fn run<T>(
-        &self,
-        attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
-    ) -> StoreResult<T> {
-        self.run_as(0, attempt)
-    }
-
-    /// Runs an operation for a transaction after `rank` failed attempts of the transaction; see
-    /// `tx`.
-    pub(in crate::store) fn run_as<T>(
-        &self,
-        rank: u32,
-        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
-    ) -> StoreResult<T> {
-        self.retry(rank, || match RecordOp::begin(self) {
-            Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
-            Err(error) => (Err(error), false),
-        })
-    }
-
-    /// Runs an operation like [`RecordState::run`]; `None` if its partition is lost or is being
-    /// salvaged.
-    pub(in crate::store) fn run_or_lost<T>(
-        &self,
-        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
-    ) -> StoreResult<Option<T>> {
-        self.run(|op| match attempt(op) {
-            Err(OpError::Lost(_)) => Ok(None),
-            other => other.map(Some),
-        })
-    }
-
-    /// Runs the operation of a call on a key. The call passes the gate of global mode inside the
-    /// operation. Calls on the store's own records pass it in any state.
-    #[inline]
-    pub(in crate::store) fn run_call<T>(
-        &self,
-        key: &KeyRef<'_>,
-        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
-    ) -> StoreResult<T> {
-        let is_own = key.key.starts_with(RESERVED);
-        self.run(|op| {
-            if !is_own {
-                self.check_gate(op.epoch)?;
-            }
-            attempt(op)
-        })
     }
 }

@@ -476,15 +476,6 @@ impl<'a> RecordOp<'a> {
         if predecessor.head.offset().is_none() { Ok(()) } else { Err(OpError::Again) }
     }
 
-    /// Whether the view has changed and the version must be confirmed. That is needed only where
-    /// dead segments are salvaged. All replicas of the configuration hold the version, and the
-    /// living replicas keep it whatever happens. But the memory of a dead replica may have been
-    /// salvaged before the version was there.
-    #[inline]
-    pub(in crate::store) fn must_recheck_view(&self) -> bool {
-        self.store.salvage_is_on && !self.is_current() && !mutant("salvage-late")
-    }
-
     /// Keeps the blocks of a new version that no other member has seen, for the next operation.
     pub(in crate::store) fn keep_unused(
         &self,
