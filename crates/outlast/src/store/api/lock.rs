@@ -119,7 +119,11 @@ impl Store {
     }
 
     /// Takes a lock, as [`Store::lock`] does, under any key, also under the store's own keys.
-    pub(in crate::store) fn lock_any(&self, key: &[u8], deadline: Time) -> StoreResult<LockGuard> {
+    pub(in crate::store::api) fn lock_any(
+        &self,
+        key: &[u8],
+        deadline: Time,
+    ) -> StoreResult<LockGuard> {
         let (state, job) = (&self.state, &self.state.job);
         // Relaxed is enough: a nonce only has to be unique.
         let nonce = state.locks.nonce.fetch_add(1, Ordering::Relaxed);

@@ -98,7 +98,7 @@ impl Store {
 
     /// Begins a transaction. `recovery` is the attempt at a coordinated recovery to which it is
     /// joined, if any.
-    pub(in crate::store) fn begin_in(&self, recovery: Option<u64>) -> Transaction {
+    pub(in crate::store::api) fn begin_in(&self, recovery: Option<u64>) -> Transaction {
         Transaction {
             state: self.state.tx.clone(),
             rank: 0,

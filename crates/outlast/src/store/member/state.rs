@@ -22,9 +22,9 @@ pub(in crate::store) struct StoreState {
     /// The length of `deaths`.
     pub(in crate::store) deaths_recorded: AtomicU64,
     /// Whether the roots of all members are known.
-    pub(in crate::store) is_open: AtomicBool,
+    pub(in crate::store::member) is_open: AtomicBool,
     /// The first difference between the options of another member and the own options.
-    pub(in crate::store) mismatch: Mutex<Option<String>>,
+    pub(in crate::store::member) mismatch: Mutex<Option<String>>,
 }
 
 impl std::ops::Deref for StoreState {

@@ -35,7 +35,7 @@ const RING: usize = 128;
 const TURN_MAX: usize = 32;
 
 /// The largest number of free blocks that a ring keeps.
-pub(in crate::store) const ROOM_MAX: usize = RING - 2 * TURN_MAX;
+pub(in crate::store::memory) const ROOM_MAX: usize = RING - 2 * TURN_MAX;
 
 /// How many rings of a magazine a kind (replica and class) may choose from.
 const PROBES: usize = 8;
@@ -265,7 +265,7 @@ impl Magazine {
 
     /// Whether enough blocks are retired to read the operation counters.
     #[inline(always)]
-    pub(in crate::store) fn is_due(&self) -> bool {
+    pub(in crate::store::memory) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Relaxed)
     }
 
@@ -281,13 +281,13 @@ impl Magazine {
 
     /// Makes the retired blocks free, since no operation can see them any more. Returns the retired
     /// blocks for which there is no room.
-    pub(in crate::store) fn free_retired(&self) -> Vec<Place> {
+    pub(in crate::store::memory) fn free_retired(&self) -> Vec<Place> {
         self.is_due.store(false, Ordering::Relaxed);
         lock(&self.fresh).drain(..).flat_map(|index| self.rings[index].free_retired()).collect()
     }
 
     /// Takes the retired blocks out of the magazine.
-    pub(in crate::store) fn take_retired(&self) -> Vec<Place> {
+    pub(in crate::store::memory) fn take_retired(&self) -> Vec<Place> {
         self.is_due.store(false, Ordering::Relaxed);
         lock(&self.fresh).drain(..).flat_map(|index| self.rings[index].take_retired()).collect()
     }

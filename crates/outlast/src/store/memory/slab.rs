@@ -99,12 +99,7 @@ impl MemoryState {
     }
 
     /// Makes an empty index with its buckets at this offset.
-    pub(in crate::store) fn put_index(
-        &self,
-        root: u64,
-        partition: usize,
-        buckets: u64,
-    ) -> Result<(), Error> {
+    fn put_index(&self, root: u64, partition: usize, buckets: u64) -> Result<(), Error> {
         let (job, me) = (&self.job, self.job.me());
         zero(job, buckets, self.bucket_count as u64 * 8)?;
         let word = root + self.layout.partition(partition) + PARTITION_BUCKETS;

@@ -40,7 +40,7 @@ impl MemoryState {
 
     /// All magazines. Valid while no operation uses them.
     #[cfg(all(test, feature = "sim"))]
-    pub(in crate::store) fn magazines(&self) -> impl Iterator<Item = &Magazine> {
+    pub(in crate::store::memory) fn magazines(&self) -> impl Iterator<Item = &Magazine> {
         self.magazines.iter().filter_map(|magazine| magazine.0.get()).map(Box::as_ref)
     }
 }

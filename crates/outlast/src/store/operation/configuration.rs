@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A configuration of a partition that this member has entered.
 ///
-/// *Orderings.* `epoch` says for which view the configuration is valid. It is stored sequentially
-/// consistent and loaded with acquire. When a member begins to leave, this member stores an invalid
+/// *Orderings.* `epoch` says for which view the configuration is valid. It is stored and loaded
+/// sequentially consistent. When a member begins to leave, this member stores an invalid
 /// epoch into outdated configurations and then reads its own operation counters. An operation swaps
 /// its counter, loads the epoch of the job, both sequentially consistent, and then loads `epoch`.
 /// So either the operation finds the configuration outdated, or the acknowledgement of the leaver
@@ -177,7 +177,7 @@ impl<'a> Op<'a> {
     pub(in crate::store) fn known_config(&self, partition: usize) -> Option<&'a Configuration> {
         let mut known = self.store.partitions[partition].first.get();
         while let Some(config) = known {
-            if config.epoch.load(Ordering::Acquire) == self.epoch.0 {
+            if config.epoch.load(Ordering::SeqCst) == self.epoch.0 {
                 return Some(config);
             }
             known = config.next.get().map(Box::as_ref);

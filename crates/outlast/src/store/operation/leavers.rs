@@ -31,7 +31,7 @@ pub(in crate::store) struct Leavers {
 }
 
 /// A leaver to be acknowledged, and the operations of this member that have to end first.
-pub(in crate::store) type Due = (MemberId, Quiescence);
+type Due = (MemberId, Quiescence);
 
 /// The progress of this member as a leaver.
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl Leavers {
 
     /// Calls `act` while no leaver can be added. Returns `None`, without a call, if the set of
     /// leavers has changed since it had this version.
-    pub(in crate::store) fn unless_changed<T>(
+    pub(in crate::store::operation) fn unless_changed<T>(
         &self,
         version: u64,
         act: impl FnOnce() -> T,

@@ -39,7 +39,7 @@ pub(in crate::store) struct Participant {
 thread_local! {
     /// The participant that this thread used last, and its store. The next operation of the thread
     /// tries this participant first.
-    pub(in crate::store) static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+    pub(in crate::store::operation) static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// How long to sleep while all participants are in use. No bell rings when a participant is given

@@ -52,7 +52,7 @@ fn start_load(store: &OperationState, replica: MemberId) -> Pending {
 impl OperationState {
     /// `straggler.probe` and `straggler.announce`: a request of the calling activity to this
     /// replica was not answered in time.
-    pub(in crate::store) fn record_straggler(&self, replica: MemberId) {
+    pub(in crate::store::operation) fn record_straggler(&self, replica: MemberId) {
         let load = start_load(self, replica);
         let number = {
             let mut loads = lock(&self.stragglers.0);

@@ -52,7 +52,7 @@ impl<'v> BlockImage<'v> {
 
 /// The size class of a version's block. Tombstones have a class of their own.
 #[inline]
-pub(in crate::store) fn block_class(block: &Block, replica: MemberId) -> OpResult<usize> {
+pub(in crate::store::record) fn block_class(block: &Block, replica: MemberId) -> OpResult<usize> {
     if block.is_deleted {
         return Ok(TOMBSTONES);
     }
@@ -75,7 +75,7 @@ impl<'a> RecordOp<'a> {
 
     /// Checks the header of a block: other members have written it, and it must be possible before
     /// the operation relies on it.
-    pub(in crate::store) fn check_block(
+    pub(in crate::store::record) fn check_block(
         &self,
         replica: MemberId,
         offset: u64,
@@ -154,7 +154,7 @@ impl<'a> RecordOp<'a> {
     /// Retires a block that was swapped out. `block` is the header of the version that it holds.
     /// This member becomes the holder of the block.
     #[inline(always)]
-    pub(in crate::store) fn retire_block(
+    pub(in crate::store::record) fn retire_block(
         &self,
         replica: MemberId,
         offset: u64,

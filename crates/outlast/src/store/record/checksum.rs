@@ -145,7 +145,7 @@ impl<'a> RecordOp<'a> {
     /// Gives a checksum to a version that lies inside the value of another version. A provisional
     /// or restored version contains the versions that readers see. The outer version is checked,
     /// and the inner version `seen` gets a checksum of its own.
-    pub(in crate::store) fn resealed(
+    pub(in crate::store::record) fn resealed(
         &self,
         key: &KeyRef<'_>,
         replica: MemberId,

@@ -65,7 +65,7 @@ impl RecordState {
     /// Puts a value with a cached location. `None` if the slow path must be taken; then nothing has
     /// happened. The operation has ended when this returns.
     #[inline(always)]
-    pub(in crate::store) fn put_mapped<'a, D: Direct<'a>>(
+    pub(in crate::store::record) fn put_mapped<'a, D: Direct<'a>>(
         &'a self,
         direct: D,
         key: &KeyRef<'_>,
@@ -81,7 +81,7 @@ impl RecordState {
     /// Copies a value into a buffer, with a cached location or by a lookup in the index. `None` if
     /// the slow path must be taken.
     #[inline(always)]
-    pub(in crate::store) fn get_mapped<'a, D: Direct<'a>>(
+    pub(in crate::store::record) fn get_mapped<'a, D: Direct<'a>>(
         &'a self,
         direct: D,
         key: &KeyRef<'_>,

@@ -42,7 +42,7 @@ impl<'a> RecordOp<'a> {
     /// the memory, writes are frozen, or the location of a replica is not cached. Then nothing has
     /// happened. If a replica finds that the location is not valid any more, the location is
     /// dropped, and the call starts over on the slow path.
-    pub(in crate::store) fn put_cached_remote(
+    pub(in crate::store::record) fn put_cached_remote(
         &mut self,
         key: &KeyRef<'_>,
         cached: &mut CachedLocation,
@@ -68,7 +68,7 @@ impl<'a> RecordOp<'a> {
 
     /// The steps from *fill* to *mark_stable*, by compound operations; whether the version was
     /// published.
-    pub(in crate::store) fn publish_compound(
+    pub(in crate::store::record) fn publish_compound(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,

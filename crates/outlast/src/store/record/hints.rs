@@ -23,7 +23,7 @@ const HINTS_MAX: usize = 1 << 18;
 
 /// A place in a member's memory, in a single word.
 #[inline(always)]
-pub(in crate::store) fn hint(member: MemberId, offset: u64) -> u64 {
+pub(in crate::store::record) fn hint(member: MemberId, offset: u64) -> u64 {
     u64::from(member.0) << 48 | offset >> 4
 }
 
@@ -38,7 +38,7 @@ impl ReadHints {
 
     /// Prefetches the node and the block of the key with this hash.
     #[inline(always)]
-    pub(in crate::store) fn prefetch<'a, D: Direct<'a>>(&self, direct: D, hash: u64) {
+    pub(in crate::store::record) fn prefetch<'a, D: Direct<'a>>(&self, direct: D, hash: u64) {
         let Some(places) = self.places.get() else { return };
         let [node, block] = &places[hash as usize & (places.len() - 1)];
         let (node, block) = (node.load(Ordering::Relaxed), block.load(Ordering::Relaxed));

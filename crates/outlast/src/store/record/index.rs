@@ -33,7 +33,7 @@ pub(in crate::store) struct Node {
 
 /// The word of a node that tells keys apart: the lower half of the hash, the length of the key, and
 /// the holder of the block.
-pub(in crate::store) fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
+pub(in crate::store::record) fn node_word(key: &KeyRef<'_>, holder: u64) -> u64 {
     (key.hash & 0xffff_ffff) << 32 | (key.key.len() as u64) << 16 | holder
 }
 
@@ -44,7 +44,7 @@ const WORD_MASK: u64 = !HOLDER_MASK;
 const NODE_READ: usize = 8 * NODE_READ_WORDS;
 
 /// The words of a node that are read at once.
-pub(in crate::store) const NODE_READ_WORDS: usize = 8;
+pub(in crate::store::record) const NODE_READ_WORDS: usize = 8;
 
 /// The greatest length of a chain. A longer chain is a loop in damaged memory.
 pub(in crate::store) const CHAIN_MAX: usize = 1 << 20;
@@ -83,7 +83,7 @@ impl<'a> RecordOp<'a> {
 
     /// Like [`RecordOp::find`], from the first node of the bucket on.
     #[inline]
-    pub(in crate::store) fn find_from(
+    pub(in crate::store::record) fn find_from(
         &self,
         replica: MemberId,
         first: u64,

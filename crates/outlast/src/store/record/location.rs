@@ -17,14 +17,14 @@ pub(in crate::store) struct CachedLocation {
     /// The offset of the primary's block when it was last read or written, 0 if it was not. The
     /// mapped fast path only prefetches it. A remote read gets the block at this offset and uses it
     /// only if the head word names it.
-    pub(in crate::store) hint: u64,
+    pub(in crate::store::record) hint: u64,
     /// Per replica. The first entries are used most, and lie in the cache line of the fields above.
     pub(in crate::store) at: [CachedReplica; REPLICA_LIST_MAX],
     /// The version that the cached head words name, and the size class of its blocks.
     pub(in crate::store) block: Block,
     pub(in crate::store) class: usize,
     /// The length of the value in the block at `hint`.
-    pub(in crate::store) hint_len: u64,
+    pub(in crate::store::record) hint_len: u64,
     /// The number of recoveries before the handle last wrote the key. `u64::MAX`, which no recovery
     /// reaches, if it never did.
     pub(in crate::store) recoveries: u64,

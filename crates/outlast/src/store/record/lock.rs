@@ -68,14 +68,14 @@ impl Claim {
 }
 
 /// A claim that a call may have left behind.
-pub(in crate::store) struct Orphan {
+struct Orphan {
     pub(in crate::store) key: Vec<u8>,
     pub(in crate::store) claim: Claim,
     /// The claim of a dead holder that it may have replaced.
-    pub(in crate::store) replaced: Option<Claim>,
+    replaced: Option<Claim>,
     /// When the background looks for it, and how often it still does.
     pub(in crate::store) due: Time,
-    pub(in crate::store) rounds: u32,
+    rounds: u32,
 }
 
 /// What a member keeps for its locks.
@@ -84,7 +84,7 @@ pub(in crate::store) struct Orphan {
 #[derive(Default)]
 pub(in crate::store) struct Locks {
     pub(in crate::store) nonce: AtomicU64,
-    pub(in crate::store) orphans: Mutex<Vec<Orphan>>,
+    orphans: Mutex<Vec<Orphan>>,
 }
 
 /// Whether the background has to look for the claim: a replica did not answer, or had no room for

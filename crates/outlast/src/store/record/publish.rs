@@ -16,13 +16,13 @@ use crate::store::segment::layout::value_start;
 use crate::store::steps;
 
 /// A version that the primary's head word names.
-pub(in crate::store) struct Publication {
+pub(in crate::store::record) struct Publication {
     /// The content of the primary's head word.
     pub(in crate::store) head: Head,
     /// The waiter word, if it was loaded after *publish*.
     pub(in crate::store) waiters: Option<u64>,
     /// The replicas that hold the version already, or why the installation there has failed.
-    pub(in crate::store) installed: OpResult<ReplicaSet>,
+    pub(in crate::store::record) installed: OpResult<ReplicaSet>,
 }
 
 impl<'a> RecordOp<'a> {
@@ -110,7 +110,7 @@ impl<'a> RecordOp<'a> {
 
     /// Records that the new version is published: the content of the primary's head word is `head`
     /// now.
-    pub(in crate::store) fn record_published(
+    pub(in crate::store::record) fn record_published(
         &self,
         config: &Configuration,
         predecessor: &mut Predecessor<'_>,
@@ -126,7 +126,7 @@ impl<'a> RecordOp<'a> {
 
     /// *install*, *catch_up* and *mark_stable* for a version that is published. Retires the block
     /// that it replaced, whatever fails.
-    pub(in crate::store) fn complete_publication(
+    pub(in crate::store::record) fn complete_publication(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
@@ -169,13 +169,13 @@ impl<'a> RecordOp<'a> {
     /// living replicas keep it whatever happens. But the memory of a dead replica may have been
     /// salvaged before the version was there.
     #[inline]
-    pub(in crate::store) fn must_recheck_view(&self) -> bool {
+    pub(in crate::store::record) fn must_recheck_view(&self) -> bool {
         self.store.salvage_is_on && !self.is_current() && !mutant("salvage-late")
     }
 
     /// *install* and *catch_up*: makes every ready replica hold the version. `installed`
     /// are the replicas that hold it already.
-    pub(in crate::store) fn install_everywhere(
+    pub(in crate::store::record) fn install_everywhere(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
@@ -387,7 +387,7 @@ impl<'a> RecordOp<'a> {
 
     /// Whether a replica may be skipped: it has no room, and is filling.
     #[cold]
-    pub(in crate::store) fn may_skip(
+    pub(in crate::store::record) fn may_skip(
         &self,
         config: &Configuration,
         replica: ReplicaIndex,
@@ -407,7 +407,7 @@ impl<'a> RecordOp<'a> {
     /// replica then loses the swap that would complete it, starts over, and finds the version at
     /// the primary.
     #[cold]
-    pub(in crate::store) fn skip_full_replica(
+    pub(in crate::store::record) fn skip_full_replica(
         &self,
         config: &Configuration,
         replica: ReplicaIndex,

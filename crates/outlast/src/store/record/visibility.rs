@@ -130,7 +130,7 @@ impl<'a> RecordOp<'a> {
     /// The version that a writer finds, if no transaction blocks it.
     #[cold]
     #[inline(never)]
-    pub(in crate::store) fn free_of_transactions(
+    pub(in crate::store::record) fn free_of_transactions(
         &self,
         key: &KeyRef<'_>,
         primary: MemberId,

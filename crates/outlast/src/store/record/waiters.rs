@@ -9,7 +9,7 @@ use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::segment::layout::PARTITION_WAITERS;
 
 /// The bits of a waiter word that name the waiting members. The bits above count the announcements.
-pub(in crate::store) const WAITER_BITS: u64 = (1 << 40) - 1;
+pub(in crate::store::record) const WAITER_BITS: u64 = (1 << 40) - 1;
 
 /// The bit of a member in a waiter word. Members with equal numbers modulo 40 share a bit.
 fn waiter_bit(member: MemberId) -> u64 {
@@ -44,7 +44,7 @@ impl<'a> RecordOp<'a> {
     /// after it published a version and before it sets the stable bit. A reader that meets a
     /// committed provisional version rings as well.
     #[inline(always)]
-    pub(in crate::store) fn ring_waiters(
+    pub(in crate::store::record) fn ring_waiters(
         &self,
         primary: MemberId,
         partition: usize,

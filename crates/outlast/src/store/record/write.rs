@@ -130,7 +130,7 @@ pub(in crate::store) struct NewVersion<'v> {
     /// The replicas that are skipped: each is filling and has no room.
     pub(in crate::store) skipped: ReplicaSet,
     /// Whether the primary's head word names the version, or has named it.
-    pub(in crate::store) is_published: bool,
+    pub(in crate::store::record) is_published: bool,
 }
 
 impl<'v> NewVersion<'v> {
@@ -170,7 +170,7 @@ pub(in crate::store) struct Predecessor<'m> {
 
 impl<'m> Predecessor<'m> {
     /// The predecessor that a handle has cached, not validated.
-    pub(in crate::store) fn from_cache(
+    pub(in crate::store::record) fn from_cache(
         config: &Configuration,
         cached: &'m mut CachedLocation,
     ) -> Predecessor<'m> {
@@ -185,7 +185,7 @@ impl<'m> Predecessor<'m> {
     }
 
     /// Whether the location of the record at a replica is cached.
-    pub(in crate::store) fn has_cached(&self, replica: ReplicaIndex) -> bool {
+    pub(in crate::store::record) fn has_cached(&self, replica: ReplicaIndex) -> bool {
         self.block.is_some()
             && self.cached.as_ref().is_some_and(|cached| cached.at[replica].word != 0)
     }
@@ -205,7 +205,7 @@ impl<'m> Predecessor<'m> {
 impl<'a> RecordOp<'a> {
     /// An attempt at a write, inside an operation. `None` if the change left the key as it is.
     #[inline]
-    pub(in crate::store) fn try_write<'v>(
+    pub(in crate::store::record) fn try_write<'v>(
         &mut self,
         key: &KeyRef<'_>,
         cached: Option<&mut CachedLocation>,
@@ -477,7 +477,7 @@ impl<'a> RecordOp<'a> {
     }
 
     /// Keeps the blocks of a new version that no other member has seen, for the next operation.
-    pub(in crate::store) fn keep_unused(
+    pub(in crate::store::record) fn keep_unused(
         &self,
         config: &Configuration,
         new_version: &NewVersion<'_>,

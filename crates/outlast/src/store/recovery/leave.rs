@@ -81,7 +81,7 @@ impl RecoveryState {
     }
 
     /// *wait*: a replica that stays and is not complete, in a partition that this member holds.
-    pub(in crate::store) fn incomplete_replica(&self) -> StoreResult<Option<MemberId>> {
+    pub(in crate::store::recovery) fn incomplete_replica(&self) -> StoreResult<Option<MemberId>> {
         let leaving = self.leavers.members();
         for partition in 0..self.placement.partitions {
             let incomplete = self.run(|op| {

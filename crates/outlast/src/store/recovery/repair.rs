@@ -246,12 +246,12 @@ impl RecoveryState {
 
     /// Claims the right to make indexes at this member, which a single activity has at a time.
     /// Returns whether the claim succeeded.
-    pub(in crate::store) fn begin_indexes(&self) -> bool {
+    pub(in crate::store::recovery) fn begin_indexes(&self) -> bool {
         !std::mem::replace(&mut lock(&self.repair).is_busy, true)
     }
 
     /// Gives up the right that [`RecoveryState::begin_indexes`] has claimed.
-    pub(in crate::store) fn end_indexes(&self) {
+    pub(in crate::store::recovery) fn end_indexes(&self) {
         lock(&self.repair).is_busy = false;
         let _ = self.job.ring(self.me());
     }
@@ -265,7 +265,7 @@ impl RecoveryState {
     }
 
     /// Schedules a visit of all partitions.
-    pub(in crate::store) fn schedule_all_repairs(&self) {
+    pub(in crate::store::recovery) fn schedule_all_repairs(&self) {
         lock(&self.repair).epoch = None;
         let _ = self.job.ring(self.me());
     }

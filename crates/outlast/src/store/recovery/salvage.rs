@@ -120,12 +120,12 @@ impl Salvage {
     }
 
     /// Records a partition with damaged keys. Returns whether it is news.
-    pub(in crate::store) fn add_damaged(&self, partition: usize) -> bool {
+    pub(in crate::store::recovery) fn add_damaged(&self, partition: usize) -> bool {
         lock(&self.damaged).insert(partition)
     }
 
     /// Forgets the damage of a partition.
-    pub(in crate::store) fn forget_damaged(&self, partition: usize) {
+    fn forget_damaged(&self, partition: usize) {
         lock(&self.damaged).remove(&partition);
     }
 }
@@ -233,7 +233,10 @@ impl RecoveryState {
     }
 
     /// The keys of a partition that have a lost version.
-    pub(in crate::store) fn keys_marked(&self, partition: usize) -> StoreResult<Vec<Vec<u8>>> {
+    pub(in crate::store::recovery) fn keys_marked(
+        &self,
+        partition: usize,
+    ) -> StoreResult<Vec<Vec<u8>>> {
         self.run(|op| self.keys_marked_in(op, partition))
     }
 
@@ -673,7 +676,7 @@ impl RecoveryState {
     /// Tells all members that keys of a partition are lost, before any call can meet these keys. It
     /// does so once under each view: the member that did so before may have died when it had told
     /// only some members.
-    pub(in crate::store) fn report_damage(&self, op: &RecordOp<'_>, partition: usize) {
+    pub(in crate::store::recovery) fn report_damage(&self, op: &RecordOp<'_>, partition: usize) {
         let job = &self.job;
         if lock(&self.salvage.told).insert(partition, op.epoch) == Some(op.epoch) {
             return;

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The pause before the background tries again to end a transaction.
-pub(in crate::store) const LATER: Duration = Duration::from_millis(100);
+pub(in crate::store::tx) const LATER: Duration = Duration::from_millis(100);
 
 /// If the keys of an ended intent have more bytes than this, a short intent replaces it.
 const SHORT: usize = 1024;
@@ -94,7 +94,7 @@ impl TxState {
     }
 
     /// Leaves the end of a transaction to the background, which tries it after a pause.
-    pub(in crate::store) fn finish_later(
+    pub(in crate::store::tx) fn finish_later(
         &self,
         slot: IntentSlot,
         id: IntentId,
@@ -204,11 +204,7 @@ impl TxState {
     }
 
     /// *release* for an intent of a dead member: ends the transaction, and deletes the record.
-    pub(in crate::store) fn end_orphaned_intent(
-        &self,
-        member: MemberId,
-        slot: u32,
-    ) -> StoreResult<()> {
+    fn end_orphaned_intent(&self, member: MemberId, slot: u32) -> StoreResult<()> {
         let _step = within(steps::Step::TxRelease);
         let key = intent_key(member, slot);
         let found = self.run(|op| self.look_in(op, &self.any_key_ref(&key), true))?;

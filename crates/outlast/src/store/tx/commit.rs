@@ -41,7 +41,7 @@ pub(in crate::store) struct Attempt {
 /// What a transaction has read of a key. The value is `None` if the key does not exist.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct Observation {
-    pub(in crate::store) observed: ObservedVersion,
+    observed: ObservedVersion,
     pub(in crate::store) value: Option<Value>,
 }
 
@@ -49,7 +49,7 @@ impl Transaction {
     /// Commits the transaction. A transaction without changes only validates its reads. A
     /// transaction that changes a single key and read no other key is a conditional put. All other
     /// transactions take the steps of the committer.
-    pub(in crate::store) fn try_commit(&mut self) -> StoreResult<()> {
+    pub(in crate::store::tx) fn try_commit(&mut self) -> StoreResult<()> {
         if self.writes.is_empty() {
             return if self.is_consistent()? { Ok(()) } else { Err(StoreError::Aborted) };
         }
@@ -192,7 +192,7 @@ impl Transaction {
 
     /// *intent* and *lock* before the closure runs, for keys of which it is not known yet what the
     /// transaction makes of them.
-    pub(in crate::store) fn lock_all(&mut self, keys: BTreeSet<Vec<u8>>) -> StoreResult<()> {
+    pub(in crate::store::tx) fn lock_all(&mut self, keys: BTreeSet<Vec<u8>>) -> StoreResult<()> {
         if keys.is_empty() {
             return Ok(());
         }
@@ -388,7 +388,7 @@ impl TxState {
     }
 
     /// *lock* for a single key; see [`TxState::lock_key_in`].
-    pub(in crate::store) fn lock_key(
+    fn lock_key(
         &self,
         by: Attempt,
         key: &[u8],
@@ -480,7 +480,7 @@ impl TxState {
     }
 
     /// Reads a key inside an operation: its observed version, and its value if that is wanted.
-    pub(in crate::store) fn look_in(
+    pub(in crate::store::tx) fn look_in(
         &self,
         op: &mut RecordOp<'_>,
         key: &KeyRef<'_>,
@@ -573,7 +573,7 @@ impl TxState {
 
     /// Writes this member's own intent, in *intent*, *validate*, *commit* and *release*. If
     /// `expected` is given, the record must still have that version, which this member wrote last.
-    pub(in crate::store) fn write_intent(
+    pub(in crate::store::tx) fn write_intent(
         &self,
         id: IntentId,
         cached: &mut CachedLocation,

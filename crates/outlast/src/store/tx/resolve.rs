@@ -76,7 +76,7 @@ impl TxState {
 
     /// *abort*: decides that a transaction does not happen, unless it is decided already. For a
     /// joined intent this is an aborted recovery decision.
-    pub(in crate::store) fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
+    fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
         let _step = within(steps::Step::TxAbort);
         let key = intent_key(id.member, id.slot);
         let mut joined = None;
@@ -153,7 +153,7 @@ impl TxState {
 
     /// Whether the record of an intent is lost, and not merely the recovery decision that it
     /// depends on.
-    pub(in crate::store) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
+    pub(in crate::store::tx) fn is_intent_lost(&self, member: MemberId, slot: u32) -> bool {
         let id = IntentId { member, slot, nonce: 0 };
         matches!(self.run(|op| op.read_intent(&id)), Err(StoreError::DataLost { .. }))
     }
@@ -170,14 +170,14 @@ impl TxState {
 
     /// Ends a transaction at all its keys, by *apply* or *roll_back*. If it is undecided, it is
     /// aborted first.
-    pub(in crate::store) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
+    pub(in crate::store::tx) fn conclude(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<()> {
         let is_committed = self.decision(id)?;
         keys.iter().try_for_each(|key| self.resolve(key, id, is_committed).map(drop))
     }
 
     /// *apply* or *roll_back* for a single key. Returns whether this call did it. In a lost
     /// partition there is nothing to do.
-    pub(in crate::store) fn resolve(
+    pub(in crate::store::tx) fn resolve(
         &self,
         key: &[u8],
         id: IntentId,
@@ -271,7 +271,7 @@ impl TxState {
     }
 
     /// Reads a range of a replica's segment.
-    pub(in crate::store) fn read_bytes(
+    pub(in crate::store::tx) fn read_bytes(
         &self,
         op: &RecordOp<'_>,
         replica: MemberId,

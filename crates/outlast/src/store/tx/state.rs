@@ -27,7 +27,7 @@ impl std::ops::Deref for TxState {
 }
 
 /// The number of intent records of a member, and so of its transactions that can commit at once.
-pub(in crate::store) const SLOTS: u32 = 64;
+pub(in crate::store::tx) const SLOTS: u32 = 64;
 
 /// The pause between two looks for an intent record while all of them are in use.
 const CROWDED: Duration = Duration::from_micros(200);
@@ -45,7 +45,7 @@ pub(in crate::store) struct Unfinished {
     pub(in crate::store) id: IntentId,
     pub(in crate::store) keys: Vec<Vec<u8>>,
     /// Whether its intent is joined to a coordinated recovery.
-    pub(in crate::store) is_joined: bool,
+    pub(in crate::store::tx) is_joined: bool,
     /// When the background tries next.
     pub(in crate::store) due: Time,
     /// Whether *commit* may still take effect. A write freeze and a closing gate wait until that is
@@ -72,12 +72,12 @@ pub(in crate::store) struct Transactions {
     /// Transactions that the background has to end.
     pub(in crate::store) unfinished: Mutex<Vec<Unfinished>>,
     /// The intents of dead members that this member ends, as their heir.
-    pub(in crate::store) orphaned_intents: Mutex<OrphanedIntents>,
+    pub(in crate::store::tx) orphaned_intents: Mutex<OrphanedIntents>,
     /// The number of transactions between the beginning and the end of their decision.
-    pub(in crate::store) committing: AtomicU64,
+    pub(in crate::store::tx) committing: AtomicU64,
     /// The number of intents of this member that are joined to a coordinated recovery and not
     /// ended.
-    pub(in crate::store) joined: AtomicU64,
+    pub(in crate::store::tx) joined: AtomicU64,
     /// The activities that run the closure of a transaction.
     inside: Mutex<Vec<u64>>,
 }
@@ -120,7 +120,7 @@ impl Drop for Inside<'_> {
 }
 
 /// A transaction that is being decided. It goes on even if the store is frozen meanwhile.
-pub(in crate::store) struct Committing(Arc<TxState>);
+pub(in crate::store::tx) struct Committing(Arc<TxState>);
 
 impl Committing {
     /// Waits until the store is not frozen, and counts a transaction as being decided. A write
@@ -146,7 +146,7 @@ impl Committing {
 
     /// Keeps the transaction counted after this call, because its outcome is unknown. The
     /// background subtracts it when the outcome is known.
-    pub(in crate::store) fn goes_on(self) {
+    pub(in crate::store::tx) fn goes_on(self) {
         self.0.transactions.committing.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -185,7 +185,7 @@ pub(in crate::store) struct OrphanedIntents {
 impl TxState {
     /// Takes an intent record that no transaction uses: a released record or a new record. If all
     /// are in use, the call waits within the time limit.
-    pub(in crate::store) fn take_slot(&self) -> StoreResult<IntentSlot> {
+    pub(in crate::store::tx) fn take_slot(&self) -> StoreResult<IntentSlot> {
         let (job, transactions) = (&self.job, &self.transactions);
         let limit = job.time_limit();
         let until = job.now().after(limit);

@@ -93,7 +93,7 @@ impl std::fmt::Debug for Transaction {
     }
 }
 
-pub(in crate::store) const COMMITTED: &str = "committed";
+pub(in crate::store::tx) const COMMITTED: &str = "committed";
 
 const ABORTED: &str = "aborted";
 
@@ -101,11 +101,11 @@ const ABORTED: &str = "aborted";
 pub(in crate::store) const FAILED: &str = "not carried out";
 
 /// The transaction ended with another error.
-pub(in crate::store) const BROKEN: &str = "ended by an error";
+pub(in crate::store::tx) const BROKEN: &str = "ended by an error";
 
 impl Transaction {
     /// Returns an error if the transaction has ended, or began before the last recovery.
-    pub(in crate::store) fn check_open(&self) -> StoreResult<()> {
+    pub(in crate::store::tx) fn check_open(&self) -> StoreResult<()> {
         if let Some(how) = self.over {
             return Err(StoreError::TransactionOver { how });
         }
