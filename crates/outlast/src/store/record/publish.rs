@@ -27,7 +27,8 @@ pub(in crate::store::record) struct Publication {
 
 impl<'a> RecordOp<'a> {
     /// *fill* to *mark_stable*: fills a block at each ready replica and publishes the new version.
-    /// Returns whether it was published; `false` if another write was faster.
+    /// Returns whether it was published; `false` if another operation was faster, or if a cached
+    /// location was not valid.
     #[inline]
     pub(in crate::store) fn publish(
         &self,
@@ -77,7 +78,8 @@ impl<'a> RecordOp<'a> {
             config.ready_replicas().filter(|&replica| new_version.skipped.contains(replica))
         {
             // The count is raised before *publish*, too: a repairer that is about to complete the
-            // replica without room for this version has to start over.
+            // replica has to start over. Otherwise a complete replica without room might have to
+            // hold a version that other members can already see.
             self.skip_full_replica(config, replica, key.partition)?;
         }
         let primary = config.primary_member();

@@ -43,11 +43,12 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// A single pass of *seal* to *mark_stable*. The caller checks whether the record is reconciled
-    /// afterwards.
+    /// A single pass of *seal* to *mark_stable*. It may end early, because another operation was
+    /// faster. The caller checks whether the record is reconciled afterwards.
     fn reconcile(&self, config: &Configuration, key: &KeyRef<'_>) -> OpResult<()> {
         self.find_new_replicas(config, key.partition)?;
-        // *seal* the complete replicas; only read the filling replicas.
+        // *seal* the complete replicas with an older number; only read the filling replicas. A
+        // replica without a record gets an empty record, so that there is a head word to seal.
         steps::enter(steps::Step::ReconcileSeal);
         let mut found: Vec<(ReplicaIndex, u64, Head, bool)> =
             Vec::with_capacity(config.replicas.len());
@@ -84,7 +85,8 @@ impl<'a> RecordOp<'a> {
             }
             found.push((replica, word, head, is_complete));
         }
-        // *choose* the greatest version among the complete replicas.
+        // *choose* the version with the greatest counter among the complete replicas. Complete
+        // replicas with equal counters hold an identical version.
         steps::enter(steps::Step::ReconcileChoose);
         let mut greatest: Option<(u64, ReplicaIndex, Head)> = None;
         for &(replica, _, head, is_complete) in &found {
@@ -121,7 +123,7 @@ impl<'a> RecordOp<'a> {
             }
             if head.config_number() == config.config_number && self.counter(member, head)? > counter
             {
-                // A newer version was written here meanwhile.
+                // A newer version was written at this filling replica meanwhile.
                 return Ok(());
             }
             let new = match &version {

@@ -150,7 +150,7 @@ impl<'v> NewVersion<'v> {
 /// How a write knows its predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum PredecessorSource {
-    /// The operation has read it, reconciled.
+    /// The operation has read it: a reconciled head word, or a validated cached location.
     Read,
     /// A handle has cached it. *publish* validates it, see `fast_remote.rs`.
     Cached,
@@ -460,8 +460,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// *find* and *check* for a key without a record: makes the record. `Again` if the record has a
-    /// version by then.
+    /// *check* for a key without a record, once the caller's condition holds: makes the record at
+    /// the primary and reconciles it. `Again` if the record has a version by then.
     fn make_record(
         &self,
         config: &Configuration,
@@ -489,8 +489,10 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// *confirm*: finds out whether the version happened, after the view has changed during the
-    /// write or a replica had no room. `Again` if it did not happen.
+    /// *confirm*: finds out whether the version happened, after any `Again` of
+    /// [`RecordOp::publish`], or if a complete replica had no room for a published version. The
+    /// operation adopts the current view and keeps its number. `Again` if the version did not
+    /// happen. After any other error the outcome is open.
     #[cold]
     pub(in crate::store) fn confirm(
         &mut self,
