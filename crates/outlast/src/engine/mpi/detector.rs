@@ -4,10 +4,18 @@
 //! Nothing that a detector sees is proof. MPI calls a member failed when its process has ended, and
 //! also when its connection was cut. Silence of a node may mean a cut link, or that all its members
 //! are stopped. So a detector only ever causes [`Event::Suspected`]. Proof is the kernel's word
-//! ([`ProcessProbe`]) or a majority of the job (`quorum.rs`).
+//! ([`ProcessProbe`]) or a majority of the job (`quorum.rs`). What follows from a suspicion is done
+//! by the review at the end of [`Core::detect`].
 //!
 //! The kernel is asked in any case where it can be: MPI has its knowledge from daemons, which may
-//! be stopped or cut off themselves.
+//! be stopped or cut off themselves. The pidfds of all remote members under this kernel are polled
+//! once a second, and the pidfds of suspects in every review.
+//!
+//! Each member observes the silence of nodes for itself, by the frames that it receives itself. The
+//! quarantine that follows holds for its whole node, also if its local members still hear the
+//! silent node. Silence counts only while a lease request to the node is open, and not before the
+//! first frame of the node has arrived. In a job without leases (all members under a single kernel)
+//! there is no detection of silence.
 
 use super::core::Core;
 use super::membership::{self, Action, Event};
@@ -26,7 +34,9 @@ pub(super) const DETECT_PERIOD: Duration = Duration::from_millis(10);
 const PROBE_PERIOD: Duration = Duration::from_secs(1);
 
 /// The members of a node are suspected when the node has answered nothing for this fraction of the
-/// time limit. Calls that wait for the node can then still go on within their time.
+/// time limit. Calls that wait for the node can then still go on within their time, if the time
+/// limit is above 4.5 s: [`SILENCE_MIN`] and the eviction wait of `quorum.rs`. After a partial
+/// partition, which takes this long once more, it has to be above 7.5 s.
 const SILENCE_FRACTION: u32 = 3;
 const SILENCE_MIN: Duration = Duration::from_secs(2);
 

@@ -1,5 +1,7 @@
 //! Keeps this member's lease, and tells the other nodes which members this node has quarantined.
-//! The rules and their proof are in `quorum.rs`.
+//! The rules and their proof are in `quorum.rs`. A member starts without a lease. It asks each
+//! remote member for a grant every 500 ms, and at once after a death that the node of that member
+//! has not acknowledged, but has at most a single open request on a link.
 
 use super::core::Core;
 use super::link::Outgoing;

@@ -6,37 +6,62 @@
 //! action is left. Every change of a state goes through it, on every path: the periodic review, a
 //! frame that reports deaths, an operation that finds the epoch raised.
 //!
+//! # Terms
+//! - *Link*: the queue of frames to a remote member, with its flow control (`link.rs`).
+//! - *Quorum*: a majority of the voting base, which is all members except dead members that every
+//!   remaining node knows to be dead (`quorum.rs`). Members count quorums only in a job under
+//!   several kernels, or if `OUTLAST_MPI_WITNESS=votes` forbids to ask the kernel. In all other
+//!   jobs there are no quorums, and therefore no leases, no quarantine and no detection of silence.
+//! - *Eviction wait*: the 2.5 s for which a quorum must have had a member in quarantine before the
+//!   member is declared dead.
+//! - *Partial partition*: two nodes do not reach each other, and further nodes reach both. After
+//!   some time the job evicts the smaller of the two nodes.
+//! - *Review*: [`Event::ReviewDue`], every 10 ms, and at once after MPI has reported an error.
+//!
 //! # States
 //! A member only moves down this list, and may skip states:
 //!
 //! - *alive*: from the beginning.
 //! - *suspected*: MPI calls the member failed, the kernel says that its process has ended, its node
-//!   is silent, or a partial partition evicts it. A suspicion proves nothing, and by itself has no
-//!   consequences. A member that the kernel knows to live stays in this state.
-//! - *quarantined*: this node has set the member's bit in the node's memory. No member of this node
-//!   sends the member anything, for ever. The eviction wait may run.
+//!   is silent, or a partial partition evicts it. A suspicion proves nothing. The event
+//!   [`Event::Suspected`] only changes the state; what follows is done by the next review. A member
+//!   that the kernel knows to live stays in this state. A member with an ended process waits, here
+//!   or in quarantine, for its *node mates*, the other members of its node: the next section says
+//!   why.
+//! - *quarantined*: the review of this member, or of another local member, has set the bit of the
+//!   suspected member in the memory of this node. A review sets these bits only in a job with
+//!   quorums. No member of this node sends the member anything, for ever. The eviction wait may
+//!   run.
 //! - *dead*: the member is in the death log of this node. Its frames are dropped, requests to it
-//!   fail, and its link is cleared.
+//!   fail, and its link is cleared. A member that has left is in the log too, with a flag, and
+//!   counts as dead here.
 //!
 //! Local members, which share this member's node, are never suspected or quarantined: the kernel
 //! reports their deaths, and the shm engine enters them into the death log.
 //!
 //! # From suspicion to death
-//! Declaring a member dead enters it into the death log of this node. This happens in two cases:
+//! Declaring a member dead enters it into the death log of this node. There are two ways to it:
 //!
-//! - A frame reports the death. The first reporter was either a member of the dead member's node,
-//!   after that node had raised its epoch, or a node to which the second case applied.
-//! - The member is suspected or quarantined, its death is *confirmed*, and every other member of
-//!   its node is confirmed or dead too. The kernel confirms that a process has ended, if the
-//!   process runs under the kernel of this member (a pidfd, opened at joining, tells). Otherwise a
-//!   majority of the job confirms the death (`quorum.rs`), after a wait in which a member that was
-//!   merely cut off has ceased to serve. Where all members run under a single kernel, no majority
-//!   is asked and no member needs a lease.
+//! - *By proof.* The member is suspected or quarantined, its death is *confirmed*, and every other
+//!   member of its node is confirmed or dead too. If its process runs under the kernel of this
+//!   member, the kernel confirms that it has ended (a pidfd, opened at joining, tells). This needs
+//!   no quorum, no lease and no wait, also in a job under several kernels. Otherwise a quorum
+//!   confirms the death, after the eviction wait, in which a member that was merely cut off has
+//!   ceased to serve. This member must have a lease itself at that time.
+//! - *By report.* A frame carries the deaths that its sender knows. They are entered without a vote
+//!   and without a lease: the first reporter had proof, or is a member of the dead member's node,
+//!   and reports after that node has raised its epoch. A member that finds itself among the dead of
+//!   a frame, or of its node's log, and has not left, ends its process at once.
 //!
 //! Why the whole node: local members of the failed member still map its memory. Until their view
-//! has the death they may read values there that the rest of the job has replaced. If a member is
-//! confirmed while other members of its node are reachable, these are asked to kill it
-//! ([`Action::Fence`]): they then report a death that the kernel has confirmed to them.
+//! has the death they may read values there that the rest of the job has replaced. So a single
+//! ended process is not proof enough while its node mates live. They learn of the death from the
+//! kernel as well, enter it into the log of their node, and report it.
+//!
+//! If a quorum confirms the death of a member, but not of all its node mates, this member asks the
+//! living node mates to kill it ([`Action::Fence`], once for each victim): they then report a death
+//! that the kernel has confirmed to them. No frame is sent to quarantined members, so the victim
+//! itself is not asked.
 //!
 //! # What happens on a death
 //! [`Event::Logged`] turns new entries of the death log into these actions:
@@ -44,8 +69,8 @@
 //! 1. [`Action::Disconnect`] for each dead member.
 //! 2. [`Action::RenewLease`], since the voting base may have changed.
 //! 3. [`Action::AnnounceDeaths`] to all remote members, if a local member is among the dead. Each
-//!    local member announces it. If a member dies before it has done so, another local member
-//!    does it, or no local member is left and the second case above applies to the node.
+//!    local member announces it. If a member dies before it has done so, another local member does
+//!    it. If no local member is left, the other nodes need proof for this node as a whole.
 //! 4. [`Action::CheckSuspects`], since the last reachable member of a suspect's node may be among
 //!    the dead. The check may declare further deaths, and so on.
 //!

@@ -3,10 +3,10 @@
 //! # Local and remote members
 //! The members of a *node* (equal kernel and host name) form a job of the shm engine: they map each
 //! other's segments, put, get and swap words in them by their own instructions, and learn of each
-//! other's deaths from the kernel. That shm job has a place for every member of the whole job, so
-//! that members have their numbers everywhere; remote members never take their places. Its death
-//! log and its epoch belong to the whole node: a remote death that a member learns of is known to
-//! all members of its node.
+//! other's deaths from the kernel. That shm job has a slot for every member of the whole job, so
+//! that members have their numbers everywhere. The slots of remote members stay empty. The death
+//! log and the epoch of the shm job belong to the whole node: a remote death that a member learns
+//! of is known to all members of its node.
 //!
 //! Remote members are reached by messages alone (`core.rs`). An operation is a request that the
 //! target's own code executes in its own segment, by the instructions that local members use, and
@@ -16,8 +16,17 @@
 //!
 //! MPI has no wait that another thread can end, so waiting means testing (`wait.rs`). An operation
 //! on a remote member that computes, or has received nothing for long, therefore takes up to about
-//! a millisecond longer than an operation on a member that is busy serving. Where all members are
-//! of a single node, MPI is not called after joining.
+//! a millisecond longer than an operation on a member that is busy serving.
+//!
+//! A *kernel* is a boot id and a pid namespace (`join.rs`). Members under a single kernel may be of
+//! several nodes, since their host names may differ and tests divide hosts into groups. So two
+//! conditions decide what a job needs:
+//!
+//! | members | MPI after joining | proof of a remote death | lease |
+//! |---|---|---|---|
+//! | of a single node | not called | there are no remote members | not needed |
+//! | of several nodes under a single kernel | carries the messages | the kernel | not needed |
+//! | under several kernels | carries the messages | the own kernel, or else a majority | needed |
 //!
 //! `OUTLAST_MPI_PATH=rma` reaches segments through a window of MPI instead (`onesided.rs`). This is
 //! an experiment, and the rest of the engine does not consider it.
@@ -32,14 +41,20 @@
 //! # What happens on a death
 //! `membership.rs` says when a remote member is declared dead, and what follows. Requests to a dead
 //! member end with [`Error::Dead`], and requests of a dead member are dropped. After a cut link a
-//! majority of the job goes on. The members of the other side lose their lease, and return no
-//! result until they get it back or end themselves (`quorum.rs`).
+//! majority of the job goes on. The members of the other side lose their lease. They hold back all
+//! results about the memory of their node until they get it back or end themselves (`quorum.rs`).
 //!
 //! # Ending
-//! `MPI_Finalize` waits for all ranks, and hangs if a rank has ended in a way that the launcher did
-//! not report. It is not called: a member that has left exits. The launcher takes that for a
-//! failure, but no member asks about it any more. A program that initialized MPI itself may call
-//! `MPI_Finalize` after leaving.
+//! A member that leaves enters itself into the death log of its node, with a flag that says that it
+//! left, and then tells all remote members. So leaving raises the epoch and has all other
+//! consequences of a death. The leaving call waits up to a second for acknowledgements, and the
+//! program then exits. The launcher takes this exit for a failure, but the member is in the death
+//! logs by then, so no member asks about it any more. A node that was not told in time takes the
+//! exit for a death.
+//!
+//! This engine never calls `MPI_Finalize`, which waits for all ranks: it hangs if a rank has ended
+//! in a way that the launcher did not report, and may hang after any death. A program that
+//! initialized MPI itself may call it after leaving, and had better not do so if a member has died.
 //!
 //! # Callers
 //! [`crate::join`] attaches to this engine, and [`crate::Job`] calls it. Everything below is
