@@ -105,12 +105,18 @@ fn return_tasks(job: &Job, store: &Store) -> StoreResult<()> {
     for dead in job.view().dead.iter().filter(|&dead| store.heir_of(dead) == job.me()) {
         for doing in store.keys_of(dead)?.iter().filter(|key| key.starts_with(b"doing/")) {
             let task: u64 = String::from_utf8_lossy(&doing[6..]).parse().expect("a number");
-            store.transaction(|tx| {
-                // The key is still there: its member is dead, and this member is its only heir.
-                tx.delete(doing)?;
-                tx.put(&key("todo", task), b"")
+            let is_returned = store.transaction(|tx| {
+                // A member with an older view may have been the heir, and may have returned it.
+                let is_there = tx.get(doing)?.is_some();
+                if is_there {
+                    tx.delete(doing)?;
+                    tx.put(&key("todo", task), b"")?;
+                }
+                Ok::<bool, StoreError>(is_there)
             })?;
-            println!("{} returns task {task} of {dead}", job.me());
+            if is_returned {
+                println!("{} returns task {task} of {dead}", job.me());
+            }
         }
         for task in (0..TASKS).filter(|task| task % MEMBERS as u64 == u64::from(dead.0)) {
             let places = ["todo", "doing", "done"];

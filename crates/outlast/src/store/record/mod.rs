@@ -52,8 +52,8 @@
 //! 2. A block is filled before a head word names it, and no operation changes it while a head word
 //!    names it. Its holder changes only after the block was swapped out.
 //! 3. A head word changes only by a compare-and-swap from the exact word that was read. The new
-//!    word is greater in the order (configuration number, version), adds the stable bit, or is
-//!    *removed*. Salvage is the exception: it makes records that no other member can reach yet.
+//!    word is greater in the order (configuration number, version counter), adds the stable bit, or
+//!    is *removed*. Salvage is the exception: it makes records that no other member can reach yet.
 //! 4. The stable bit of a version is set only after the waiters of the partition were rung.
 //! 5. An operation validates a cached location or a hint before it relies on it. A store that was
 //!    opened with sole writers leaves out a single check, that of the version counter.

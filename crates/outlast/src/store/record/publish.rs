@@ -361,8 +361,9 @@ impl<'a> RecordOp<'a> {
             Some(waiters) if waiters & WAITER_BITS == 0 => {}
             _ => self.ring_waiters(primary, key.partition)?,
         }
-        // A handle knows that the version is stable, and will write the key again, which would
-        // clear the bit. Any other operation finds no bit and reconciles the record.
+        // A call with a cached location (a handle, an intent, a put by key over a network) knows
+        // that the version is stable, and expects to write the key again, which would clear the
+        // bit. Any other operation finds no bit and reconciles the record.
         if predecessor.cached.is_none() {
             self.swap(primary, predecessor.word, head.0, head.stable().0)?;
         }

@@ -248,7 +248,12 @@ impl<'a> RecordOp<'a> {
                     }
                     (_, None) => {}
                 }
-                swapped?;
+                // A lost swap says nothing about what the replica holds now: a stopped writer of an
+                // older configuration may have been faster. The next pass reads the head word
+                // again.
+                if !swapped? {
+                    continue;
+                }
             }
             // Starts over if the primary's version has changed meanwhile.
             if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
