@@ -111,7 +111,7 @@ impl Watch {
             }
         }
         let dead = self.dead();
-        if self.complete_at < dead && store.copies_missing()? == 0 && job.epoch().0 == dead {
+        if self.complete_at < dead && store.replicas_missing()? == 0 && job.epoch().0 == dead {
             news.push(DeathNews::Complete { dead, at_ns: machine_ns() });
             self.complete_at = dead;
         }

@@ -160,7 +160,7 @@ fn the_log_reports_deaths() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let tells = |what: &str| said.lines().any(|line| line.starts_with('[') && line.contains(what));
-    assert!(tells("members are gone") && tells("a new copy is to be filled here"), "{said}");
+    assert!(tells("members are gone") && tells("a new replica is to be filled here"), "{said}");
 }
 
 #[test]

@@ -347,7 +347,7 @@ impl RunOptions {
 /// Whether this member finds no replica missing. A member that does not answer may be stopped, and
 /// is asked again.
 fn is_complete(store: &Store) -> anyhow::Result<bool> {
-    match store.copies_missing() {
+    match store.replicas_missing() {
         Ok(missing) => Ok(missing == 0),
         Err(StoreError::Timeout { .. } | StoreError::Closed) => Ok(false),
         Err(error) => Err(error).context("looking for missing replicas"),

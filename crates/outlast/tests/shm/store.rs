@@ -68,7 +68,8 @@ fn durable_and_repaired_after_kills() {
                 assert_eq!(value.owner(), MemberId(member));
             }
         }
-        wait_until(&job, PATIENCE, "all replicas", || store.copies_missing().expect("known") == 0);
+        let is_repaired = || store.replicas_missing().expect("known") == 0;
+        wait_until(&job, PATIENCE, "all replicas", is_repaired);
         store.close().expect("closed");
         job.leave().expect("left");
     });
@@ -315,7 +316,7 @@ fn members_that_simply_exit_disturb_no_other_member() {
             job.view().dead.len() >= job.me().index()
         });
         let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
-        assert_eq!((status.copies_missing, status.partitions_lost), (0, 0));
+        assert_eq!((status.replicas_missing, status.partitions_lost), (0, 0));
         assert_eq!(store.scan(b"written/").expect("listed").len(), 4);
     });
 }
@@ -352,7 +353,7 @@ fn forty_members_with_six_replicas_survive_five_deaths() {
         }
         if me == 0 {
             let status = store.wait_repaired(job.now().after(LIMIT)).expect("known");
-            assert_eq!((status.copies_missing, status.partitions_lost), (0, 0));
+            assert_eq!((status.replicas_missing, status.partitions_lost), (0, 0));
             let stats = store.job_stats().expect("counted");
             assert_eq!((stats.keys, stats.value_bytes), (401, 40 * 10 * 100 + 8));
         }

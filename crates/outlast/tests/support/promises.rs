@@ -68,7 +68,7 @@ fn go_on_until_dead(job: &Job, store: &Store) {
 
 fn repaired(job: &Job, store: &Store) {
     let status = store.wait_repaired(job.now().after(Duration::from_secs(40))).expect("known");
-    assert_eq!(status, RepairStatus { copies_missing: 0, partitions_lost: 0 });
+    assert_eq!(status, RepairStatus { replicas_missing: 0, partitions_lost: 0 });
 }
 
 /// Promise 1: Acknowledged values are there after two of the three replicas may have died, and

@@ -13,8 +13,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 impl Store {
     /// Returns the number of replicas that are missing in the partitions of which this member is
     /// the primary.
-    pub fn copies_missing(&self) -> StoreResult<usize> {
-        Ok(self.state.count_missing_replicas(true)?.copies_missing)
+    pub fn replicas_missing(&self) -> StoreResult<usize> {
+        Ok(self.state.count_missing_replicas(true)?.replicas_missing)
     }
 
     /// Returns the progress of repair in the whole job. The call asks about every partition, which

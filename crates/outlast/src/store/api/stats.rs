@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// The number of replicas of partitions that this member has repaired.
-    pub copies_repaired: u64,
+    pub replicas_repaired: u64,
     /// The number of records that repair has checked, and copied where they were missing.
     pub records_repaired: u64,
     /// The number of repairs that this member took over from a stopped member.
@@ -45,7 +45,7 @@ impl Store {
         let (repaired, counts) = (&self.state.repaired, &self.state.counts);
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Stats {
-            copies_repaired: load(&repaired.copies),
+            replicas_repaired: load(&repaired.replicas),
             records_repaired: load(&repaired.records),
             repairs_taken_over: load(&repaired.takeovers),
             put: counts.put.latency(),

@@ -299,7 +299,7 @@ mod tests {
             let fullest = *load.iter().max().unwrap();
             assert!(
                 fullest * 100 <= mean * 125,
-                "fullest {fullest}, mean {mean}, {replicas} copies"
+                "fullest {fullest}, mean {mean}, {replicas} replicas"
             );
         }
     }

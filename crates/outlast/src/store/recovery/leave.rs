@@ -143,7 +143,7 @@ impl RecoveryState {
     /// from now on.
     pub(in crate::store) fn hand_over(&self, from: MemberId) {
         if lock(&self.leavers.handed).insert(from) {
-            tracing::debug!(member = from.0, "the copies of a member that leaves are handed on");
+            tracing::debug!(member = from.0, "the replicas of a leaver are handed over");
             self.schedule_all_repairs();
         }
     }

@@ -113,15 +113,15 @@ pub struct MemoryUse {
     /// Free, for any member.
     pub free: u64,
     /// Kept by living members: for their next writes, or until no operation reads it any more.
-    pub at_hand: u64,
+    pub held_by_living: u64,
     /// Held by dead members, and about to be reclaimed.
-    pub of_the_dead: u64,
+    pub held_by_dead: u64,
 }
 
 impl MemoryUse {
     /// The sum of all uses.
     pub fn total(&self) -> u64 {
-        self.values + self.records + self.free + self.at_hand + self.of_the_dead
+        self.values + self.records + self.free + self.held_by_living + self.held_by_dead
     }
 }
 
@@ -146,8 +146,8 @@ impl RecoveryState {
                 What::Record => &mut found.records,
                 What::Value => &mut found.values,
                 What::Free => &mut found.free,
-                What::Held(_) => &mut found.at_hand,
-                What::HeldByDead => &mut found.of_the_dead,
+                What::Held(_) => &mut found.held_by_living,
+                What::HeldByDead => &mut found.held_by_dead,
             };
             *field += class_size(class);
         })?;

@@ -53,7 +53,7 @@ const REMIND: Duration = Duration::from_millis(100);
 /// thread writes a log line. No other data depends on them.
 #[derive(Default)]
 pub(in crate::store) struct Repaired {
-    pub(in crate::store) copies: AtomicU64,
+    pub(in crate::store) replicas: AtomicU64,
     pub(in crate::store) records: AtomicU64,
     pub(in crate::store) takeovers: AtomicU64,
     /// The epoch whose deaths were written to the log.
@@ -184,7 +184,7 @@ impl RecoveryState {
         };
         match &result {
             Err(OpError::Lost(partition)) => {
-                tracing::error!(partition, "all copies of a partition are lost");
+                tracing::error!(partition, "all replicas of a partition are lost");
             }
             Err(OpError::Fail(StoreError::Timeout { member, .. })) => {
                 tracing::debug!(
@@ -279,7 +279,7 @@ impl RecoveryState {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
-        let mut status = RepairStatus { copies_missing: 0, partitions_lost: 0 };
+        let mut status = RepairStatus { replicas_missing: 0, partitions_lost: 0 };
         let leaving = self.leavers.members();
         for partition in 0..self.placement.partitions {
             let counted = self.run_or_lost(|op| {
@@ -296,10 +296,10 @@ impl RecoveryState {
                 if op.is_current() { Ok(missing) } else { Err(OpError::Again) }
             });
             match counted {
-                Ok(Some(count)) => status.copies_missing += count,
+                Ok(Some(count)) => status.replicas_missing += count,
                 Ok(None) if self.fate(partition)? == Fate::Lost => status.partitions_lost += 1,
                 // The partition is being salvaged.
-                Ok(None) => status.copies_missing += 1,
+                Ok(None) => status.replicas_missing += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -311,7 +311,7 @@ impl RecoveryState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairStatus {
     /// The number of replicas that still have to be filled. Lost partitions do not count.
-    pub copies_missing: usize,
+    pub replicas_missing: usize,
     /// The number of lost partitions; see [`Store::accept_loss`](crate::store::Store::accept_loss).
     pub partitions_lost: usize,
 }
@@ -320,7 +320,7 @@ impl RepairStatus {
     /// Whether every partition that is not lost has all its replicas: R, or as many as members
     /// live.
     pub fn is_repaired(&self) -> bool {
-        self.copies_missing == 0
+        self.replicas_missing == 0
     }
 }
 
@@ -362,7 +362,7 @@ impl RecoveryState {
             if !op.swap_state(store.me(), work.partition, state, filling)? {
                 return Err(OpError::Again);
             }
-            tracing::debug!(partition = work.partition, "a new copy is to be filled here");
+            tracing::debug!(partition = work.partition, "a new replica is to be filled here");
             let _ = store.job.ring(primary);
         }
         if primary != store.me() && !work.is_taken_over {
@@ -419,7 +419,7 @@ impl RecoveryState {
                             if member == config.member(target) =>
                         {
                             // The other replicas go on, and the full replica is tried again.
-                            tracing::warn!(partition = work.partition, member = member.0, %reason, "no room for a copy");
+                            tracing::warn!(partition = work.partition, member = member.0, %reason, "no room for a replica");
                             work.full.insert(target);
                         }
                         copied => copied?,
@@ -471,9 +471,9 @@ impl RecoveryState {
                 tracing::debug!(
                     partition = work.partition,
                     replica = member.0,
-                    "a copy is complete"
+                    "a replica is complete"
                 );
-                store.repaired.copies.fetch_add(1, Ordering::Relaxed);
+                store.repaired.replicas.fetch_add(1, Ordering::Relaxed);
             } else {
                 is_left_out |= op.state(member, work.partition)?.is_filling(config.config_number);
             }

@@ -663,7 +663,7 @@ fn a_new_incarnation_is_repaired_with_its_version_floor() {
                 }
                 store.put(b"accepted", b"").expect("put");
                 let until = after(&job, MINUTE);
-                while store.repair_status().expect("known").copies_missing != 0 {
+                while store.repair_status().expect("known").replicas_missing != 0 {
                     assert!(job.now() < until, "replicas are missing");
                     job.park(job.bell(), after(&job, Duration::from_millis(1)));
                 }

@@ -162,7 +162,7 @@ fn after_a_death_every_call_is_revoked_until_all_have_recovered() {
             // Normal again: the store is repaired, and the keys of the dead member belong to its
             // heir.
             assert!(!store.is_revoked());
-            assert_eq!(store.repair_status().expect("known").copies_missing, 0);
+            assert_eq!(store.repair_status().expect("known").replicas_missing, 0);
             let value = store.get(b"own/3").expect("read").expect("there");
             assert_eq!((value.bytes(), value.owner()), (&b"before"[..], recovered[0].heir()));
             handle.put(b"after").expect("put");

@@ -107,7 +107,7 @@ fn memory_held_by_the_dead_comes_back() {
             }
             let deadline = job.now().after(Duration::from_secs(60));
             assert!(store.wait_repaired(deadline).expect("known").is_repaired());
-            wait_for(&job, &store, "the dead hold nothing", |found| found.of_the_dead == 0);
+            wait_for(&job, &store, "the dead hold nothing", |found| found.held_by_dead == 0);
             store.close().expect("close");
             let _ = job.leave();
         });
@@ -285,7 +285,7 @@ fn a_new_replica_without_room_blocks_no_call() {
                     assert_eq!(value.bytes(), key.repeat(times).as_bytes());
                 };
                 keys.iter().for_each(|key| read(key, 400));
-                let missing = store.repair_status().expect("known").copies_missing;
+                let missing = store.repair_status().expect("known").replicas_missing;
                 held_up.set(held_up.get() + usize::from(missing > 0));
                 // A change needs room at the complete replicas. Without room nothing is changed.
                 let times: Vec<usize> = (keys.iter().enumerate())

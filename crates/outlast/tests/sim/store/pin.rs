@@ -197,7 +197,7 @@ fn a_pin_ends_with_its_holder() {
         }
         // What is left was lost with the holder, or is at hand.
         let large = |store: &Store| store.memory_use().expect("known");
-        while large(&store).at_hand + large(&store).of_the_dead > 30_000 {
+        while large(&store).held_by_living + large(&store).held_by_dead > 30_000 {
             assert!(job.now() < until, "seed {seed}: {:?}", large(&store));
             job.sleep(Duration::from_millis(50));
         }

@@ -316,11 +316,11 @@ fn member(job: Job, shape: Shape, seed: u64, logs: Logs) {
     // Missing replicas become complete again. A stopped replica repairs nothing until it goes on.
     let until = job.now().after(Duration::from_secs(if shape.stops > 0 { 600 } else { 20 }));
     loop {
-        match store.copies_missing() {
+        match store.replicas_missing() {
             Ok(0) => break,
             // A stopped replica does not answer.
             Ok(_) | Err(StoreError::Timeout { .. }) => {}
-            Err(error) => panic!("copies_missing: {error}"),
+            Err(error) => panic!("replicas_missing: {error}"),
         }
         assert!(job.now() < until, "replicas are missing at {}", job.me());
         job.park(job.bell(), job.now().after(Duration::from_millis(10)));
