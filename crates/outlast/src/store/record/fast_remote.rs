@@ -161,9 +161,9 @@ impl<'a> RecordOp<'a> {
             if done == parts.len() {
                 return Ok(Some((new, word)));
             }
-            // The head word differs by the stable bit alone: a reader has set the bit, or the request
-            // that sets it has not landed. The handle knows that the version is stable, and tries
-            // again with the word that was found.
+            // The head word differs by the stable bit alone: a reader has set the bit, or the
+            // request that sets it has not landed. The handle knows that the version is stable, and
+            // tries again with the word that was found.
             let is_same_version = done == 1
                 && Head(word).stable() == predecessor.head.stable()
                 && Head(word) != predecessor.head;
