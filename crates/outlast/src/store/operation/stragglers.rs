@@ -71,9 +71,9 @@ impl Requests {
 }
 
 /// Whether the stragglers that existed when a straggler word was `before` have landed, now that it
-/// is `now`.
+/// is `now`. The word is another member's, and may hold any bytes.
 pub(in crate::store::operation) fn have_landed(before: u64, now: u64) -> bool {
-    now.is_multiple_of(2) || now >= before + 4
+    now.is_multiple_of(2) || now.wrapping_sub(before) >= 4
 }
 
 /// Starts a load at a replica, behind all earlier requests of the calling activity.
