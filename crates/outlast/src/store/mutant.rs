@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -19,6 +19,8 @@ const NAMES: [&str; 23] = [
     "no-help",
     // Repair replaces newer versions.
     "repair-over-newer",
+    // Repair takes a record for copied although its swap at the new replica failed.
+    "repair-lost-swap",
     // A filling replica becomes the primary.
     "trust-absent",
     // After a delete the versions of the key begin anew.

@@ -398,7 +398,7 @@ impl Engine for Mpi {
             return result;
         }
         let limit = self.node.time_limit();
-        let mut patience = Patience { left: limit };
+        let mut patience = Patience::new(limit, self.now());
         loop {
             let bell = self.bell();
             if let Some(result) = self.poll(&mut pending) {
@@ -479,7 +479,7 @@ impl Engine for Mpi {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
         let limit = self.node.time_limit();
-        let mut patience = Patience { left: limit };
+        let mut patience = Patience::new(limit, self.now());
         loop {
             let bell = self.bell();
             {

@@ -41,25 +41,39 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// A wait for another member is cut into slices of this length.
 const PATIENCE_SLICE: Duration = Duration::from_millis(10);
-/// The most time that a slice counts towards the time limit: a caller that was itself stopped must
-/// not find its time over and blame the other member.
+/// The most time between two waits that counts towards the time limit: a caller that was itself
+/// stopped must not find its time over and blame the other member.
 const PATIENCE_SLICE_MAX: Duration = Duration::from_millis(100);
 
 /// The rest of the time limit of a call.
 pub(super) struct Patience {
-    pub(super) left: Duration,
+    left: Duration,
+    counted_until: Time,
 }
 
 impl Patience {
+    /// The time limit of a call that begins now.
+    pub(super) fn new(limit: Duration, now: Time) -> Patience {
+        Patience { left: limit, counted_until: now }
+    }
+
     /// Waits until the bell has rung or a slice of the time is over; `false` once no time is left.
     pub(super) fn park(&mut self, mpi: &Mpi, seen: Bell) -> bool {
-        if self.left.is_zero() {
+        let now = mpi.now();
+        if self.count(now).is_zero() {
             return false;
         }
-        let before = mpi.now();
-        mpi.park(seen, before.after(self.left.min(PATIENCE_SLICE)));
-        self.left = self.left.saturating_sub(mpi.now().since(before).min(PATIENCE_SLICE_MAX));
+        mpi.park(seen, now.after(self.left.min(PATIENCE_SLICE)));
         true
+    }
+
+    /// Counts the time since the last wait began, and returns the rest. The time after a wait
+    /// counts as well: while other activities of this member are busy, each arrival rings the bell,
+    /// a wait ends at once, and the caller spends its time on moving data.
+    fn count(&mut self, now: Time) -> Duration {
+        let elapsed = now.since(self.counted_until).min(PATIENCE_SLICE_MAX);
+        (self.left, self.counted_until) = (self.left.saturating_sub(elapsed), now);
+        self.left
     }
 }
 
@@ -68,7 +82,7 @@ impl Mpi {
     /// have gone on without it.
     pub(super) fn wait_for_lease(&self, lease: &AtomicU64) -> Result<()> {
         let limit = self.node.time_limit();
-        let mut patience = Patience { left: limit };
+        let mut patience = Patience::new(limit, self.now());
         loop {
             let bell = self.bell();
             if self.now().0 < lease.load(Ordering::SeqCst) {
@@ -168,5 +182,33 @@ impl Mpi {
         let quick = self.quick_yields.load(Ordering::Relaxed);
         let quick = if taken < YIELD_QUICK { (quick + 1).min(QUICK_YIELDS_MAX) } else { 0 };
         self.quick_yields.store(quick, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call on a stopped member, while the bell rings all the time for other activities: the time
+    /// limit ends the call, although no wait takes any time.
+    #[test]
+    fn time_counts_also_while_the_bell_keeps_ringing() {
+        let limit = Duration::from_secs(30);
+        let mut patience = Patience::new(limit, Time(0));
+        let mut now = Time(0);
+        while !patience.count(now).is_zero() {
+            assert!(now.since(Time(0)) < limit, "{:?}", patience.left);
+            now = now.after(Duration::from_millis(1));
+        }
+        assert_eq!(now.since(Time(0)), limit);
+    }
+
+    /// A caller that was itself stopped still has nearly all of its time.
+    #[test]
+    fn time_in_which_the_caller_was_stopped_hardly_counts() {
+        let limit = Duration::from_secs(30);
+        let mut patience = Patience::new(limit, Time(0));
+        let left = patience.count(Time(0).after(Duration::from_secs(3600)));
+        assert_eq!(left, limit - PATIENCE_SLICE_MAX);
     }
 }

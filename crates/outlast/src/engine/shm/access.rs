@@ -102,6 +102,7 @@ impl Shm {
         new: u64,
     ) -> Result<u64> {
         let place = self.locate_word(at, target, offset)?;
+        sys::order_puts_before_swap();
         let word = self.tables().mapping.word(place);
         match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(found) => {

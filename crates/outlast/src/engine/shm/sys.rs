@@ -459,6 +459,16 @@ pub(super) fn order_puts() {
     }
 }
 
+/// Orders the puts of this thread before a compare-and-swap whose result counts even if it fails.
+/// On x86-64 each locked instruction is a full barrier. Elsewhere a compare-and-swap that fails is
+/// only a load: on aarch64 it may be executed before an earlier put is visible.
+#[inline]
+pub(super) fn order_puts_before_swap() {
+    if !cfg!(target_arch = "x86_64") {
+        order_puts();
+    }
+}
+
 /// A page of this process that a forked child finds zeroed: a process that finds it zeroed is a
 /// forked child.
 pub(super) struct ForkGuard {

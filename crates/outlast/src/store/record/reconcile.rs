@@ -248,16 +248,181 @@ impl<'a> RecordOp<'a> {
                     }
                     (_, None) => {}
                 }
-                // A lost swap says nothing about what the replica holds now: a stopped writer of an
-                // older configuration may have been faster. The next pass reads the head word
+                // A lost swap says nothing about what the replica holds now. A late writer that did
+                // not skip the replica may have been faster, with an older version of this
+                // configuration or of an older configuration. The next pass reads the head word
                 // again.
-                if !swapped? {
+                if !swapped? && !mutant("repair-lost-swap") {
                     continue;
                 }
             }
             // Starts over if the primary's version has changed meanwhile.
             if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
                 return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{self, Options as SimOptions};
+    use crate::engine::{Fault, MemberId, Time};
+    use crate::job::Job;
+    use crate::store::record::write::{NewVersion, Predecessor};
+    use crate::store::segment::layout::{Kind, OPERATION_MASK, holder};
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    const PARTITIONS: usize = 256;
+
+    /// A plain version of the operation's member.
+    fn version(op: &RecordOp<'_>, counter: u64, value: &[u8]) -> Block {
+        let me = op.store.me();
+        Block {
+            counter,
+            writer: me,
+            participant: op.participant,
+            operation: op.number & OPERATION_MASK,
+            len: value.len() as u64,
+            is_deleted: false,
+            kind: Kind::Plain,
+            holder: holder(me),
+            owner: me,
+            checksum: 0,
+        }
+    }
+
+    /// Replaces the head word `old` at the primary by a word for a new version, and returns it.
+    fn publish(
+        op: &RecordOp<'_>,
+        config: &Configuration,
+        word: u64,
+        old: Head,
+        (counter, value): (u64, &[u8]),
+    ) -> OpResult<Head> {
+        let primary = config.primary_member();
+        let offset = op.fill_block(primary, &version(op, counter, value), value)?;
+        let new = Head::new(config.config_number, offset);
+        assert!(op.swap(primary, word, old.0, new.0)?, "no other writer");
+        Ok(new)
+    }
+
+    /// Runs the schedule of the test below. The late writer goes on `delay` after the repairer, or
+    /// at the end. Returns how long after the repairer went on the new replica became complete.
+    fn complete_after(seed: u64, delay: Option<Duration>) -> Duration {
+        let (stage, go_at) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(Time::NEVER)));
+        let taken = Rc::new(Cell::new(Duration::ZERO));
+        let mut options = SimOptions::new(5, seed);
+        options.domains = ["a", "a", "b", "b", "b"].map(String::from).to_vec();
+        let result = taken.clone();
+        let report = sim::run(&options, move |job: Job| {
+            let options = Options::new().replicas(2).partitions(PARTITIONS).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            let [victim, target, primary, driver, late] = [0, 1, 2, 3, 4].map(MemberId);
+            // The list of replicas is [victim, primary], and then [target, primary]: a repairer
+            // visits the buckets of the new replica first.
+            let is_right = |name: &Vec<u8>| {
+                let partition = store.partition_of(name).expect("a key");
+                store.state.placement.preference(partition)[..3] == [victim, target, primary]
+            };
+            let names = (0..10_000).map(|number| format!("key/{number}").into_bytes());
+            let name = names.into_iter().find(is_right).expect("some key");
+            let key = store.state.any_key_ref(&name);
+            let new_replica = ReplicaIndex::new(0);
+            let phase = || store.state.run(|op| op.state(target, key.partition)).expect("known");
+            if job.me() == driver {
+                job.inject(Fault::Stop(target)).expect("a fault");
+                job.inject(Fault::Kill(victim)).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(victim));
+                stage.set(1);
+                nap(&job, "the first version", || stage.get() == 2);
+                job.inject(Fault::Stop(primary)).expect("a fault");
+                job.inject(Fault::Resume(target)).expect("a fault");
+                nap(&job, "the index", || phase().phase() == Phase::Filling);
+                // What a put leaves behind that finds no room at the new replica: it reconciles the
+                // first version and publishes the second version, and skips the replica each time.
+                let skip = |op: &RecordOp<'_>, config: &Configuration| {
+                    op.skip_full_replica(config, new_replica, key.partition)
+                };
+                let put = store.state.run(|op| {
+                    let config = op.config(key.partition)?;
+                    let word = op.find_or_insert(config, config.primary, &key)?;
+                    let first = Head(op.load(primary, word)?);
+                    skip(op, config)?;
+                    assert!(op.swap(primary, word, first.0, first.stable().0)?);
+                    skip(op, config)?;
+                    let second = publish(op, config, word, first.stable(), (2, b"second"))?;
+                    skip(op, config)?;
+                    assert!(op.swap(primary, word, second.0, second.stable().0)?);
+                    Ok(())
+                });
+                put.expect("put");
+                let begin = job.now().after(Duration::from_millis(5));
+                go_at.set(delay.map_or(begin.after(Duration::from_secs(5)), |at| begin.after(at)));
+                job.sleep(begin.since(job.now()));
+                job.inject(Fault::Resume(primary)).expect("a fault");
+                while phase().phase() != Phase::Complete {
+                    assert!(job.now().since(begin) < Duration::from_secs(3), "no repair");
+                    job.sleep(Duration::from_micros(5));
+                }
+                result.set(job.now().since(begin));
+                nap(&job, "the late writer", || stage.get() == 3);
+                job.inject(Fault::Kill(primary)).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(primary));
+                let found = store.get(&name).expect("read").expect("there");
+                assert_eq!(found.bytes(), b"second", "an acknowledged version is lost");
+                stage.set(4);
+            }
+            if job.me() == late {
+                nap(&job, "the death", || stage.get() == 1);
+                let op = RecordOp::begin(&store.state).expect("begun");
+                let config = op.config(key.partition).expect("entered");
+                assert!(!config.is_ready(new_replica), "the new replica is stopped");
+                let word = op.find_or_insert(config, config.primary, &key).expect("made");
+                let head = op.reconciled(config, &key, word).expect("reconciled");
+                let value: &[u8] = b"first";
+                publish(&op, config, word, head, (1, value)).expect("published");
+                stage.set(2);
+                // Stopped between *publish* and *catch_up*.
+                nap(&job, "the repair", || go_at.get() != Time::NEVER);
+                job.sleep(go_at.get().since(job.now()));
+                let block = version(&op, 1, value);
+                let class = block_class(&block, primary).expect("short");
+                let done = op.install_everywhere(
+                    config,
+                    &key,
+                    &mut Predecessor::unknown(head),
+                    &mut NewVersion::new(block, value, class),
+                    ReplicaSet::only(config.primary),
+                );
+                done.expect("the view is unchanged");
+                stage.set(3);
+            }
+            let is_killed = [victim, primary].contains(&job.me());
+            nap(&job, "the end", || stage.get() == 4 && !is_killed);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        report.expect_ok();
+        taken.get()
+    }
+
+    /// A put is stopped after *publish*. A replica begins to fill, and has no room when another
+    /// member replaces the version. Later it has room. The put goes on and installs its version
+    /// there, while repair copies the newer version and loses its swap. The replica must not become
+    /// complete with the older version.
+    #[test]
+    fn repair_repeats_a_record_whose_swap_a_late_writer_has_won() {
+        for seed in 0..6 {
+            let complete = complete_after(seed, None);
+            // Some microseconds earlier the late writer's swap meets the repairer's.
+            for before in (0..60).map(Duration::from_micros) {
+                complete_after(seed, Some(complete.saturating_sub(before)));
             }
         }
     }
