@@ -17,7 +17,7 @@
 //! | `remove_some` | removes the records of deleted keys | |
 //! | `reclaim_some` | takes back blocks | takes the blocks that the dead held |
 //! | `give_back_some` | returns large blocks to their replicas | |
-//! | `clear_stragglers` | checks which stragglers have landed | drops stragglers to the dead |
+//! | `watch_stragglers` | checks which stragglers have landed | drops stragglers to the dead |
 //! | `end_transactions` | ends unfinished transactions | as heir, ends orphaned intents |
 //!
 //! Calls act on a death without the background: the next operation uses the configuration of the
@@ -55,7 +55,7 @@ impl Service for Background {
         let removal = store.remove_some();
         let reclaiming = store.reclaim_some();
         let large_blocks = store.give_back_some();
-        let stragglers = store.clear_stragglers();
+        let stragglers = store.watch_stragglers();
         let transactions = store.end_transactions();
         leaving
             .min(repair)

@@ -238,6 +238,13 @@ impl<'a> Op<'a> {
     fn enter(&self, partition: usize, replicas: &Assignment) -> OpResult<Configuration> {
         let (mut primary, mut ready, config_number) =
             (None, ReplicaSet::EMPTY, replicas.configuration);
+        // Opening made all replicas of the first configuration complete, and only a later
+        // configuration changes that. A stopped replica does not delay the first access.
+        if config_number == 1 {
+            let ready = ReplicaSet::first(replicas.members.len());
+            let primary = ReplicaIndex::new(0);
+            return Ok(self.new_configuration(config_number, &replicas.members, primary, ready));
+        }
         for (index, &replica) in replicas.members.iter().enumerate() {
             let index = ReplicaIndex::new(index);
             let state = loop {

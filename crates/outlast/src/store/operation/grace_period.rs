@@ -17,6 +17,7 @@
 
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::operation::state::OperationState;
+use crate::store::operation::stragglers::have_landed;
 use crate::store::segment::layout::{
     PARTICIPANTS, PARTICIPANTS_USED, PIN_WORDS, PINS, PINS_SHIFT, STRAGGLERS,
 };
@@ -240,9 +241,11 @@ impl GracePeriod {
                     index += 1;
                     continue;
                 }
-                (About::Inside(_, before) | About::SameStragglers(before), Some(counter))
-                    if counter == before =>
-                {
+                (About::Inside(_, before), Some(counter)) if counter == before => {
+                    index += 1;
+                    continue;
+                }
+                (About::SameStragglers(before), Some(number)) if !have_landed(before, number) => {
                     index += 1;
                     continue;
                 }

@@ -247,6 +247,22 @@ impl<'a> Op<'a> {
         found.map(|found| found == expected).map_err(|error| self.noted(replica, error))
     }
 
+    /// Starts the swap of a word over a network and does not wait for the answer. The request may
+    /// execute when this operation has ended.
+    pub(in crate::store) fn start_swap(
+        &self,
+        replica: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) {
+        let swap = Operation::CompareAndSwap { offset, expected, new };
+        let swap = self.store.job.start(self.epoch, replica, swap);
+        // Earlier requests have mostly been answered by now.
+        self.store.clear_stragglers();
+        self.store.announce_straggler(swap);
+    }
+
     #[inline(always)]
     pub(in crate::store) fn put(
         &self,

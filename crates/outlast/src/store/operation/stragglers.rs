@@ -1,15 +1,21 @@
 //! Stragglers: requests that may still execute after their operation has ended.
 //!
-//! Over a network a request that timed out may execute later. By then a reused block may have
-//! restored the word that its compare-and-swap expects (ABA), so the block must not be reused
-//! before the request has landed. Each member has a *straggler word* in its segment, odd while a
-//! straggler of it may exist. docs/protocol/memory.md has the steps *probe*, *announce*, *leave*
-//! and *clear*, with what a survivor finds at each.
+//! Over a network a request that timed out may execute later. A writer also leaves the request that
+//! sets the stable bit in flight, since its call does not wait for the answer. By the time such a
+//! request executes, a reused block may have restored the word that its compare-and-swap expects
+//! (ABA), so the block must not be reused before the request has landed. Each member has a
+//! *straggler word* in its segment, odd while a straggler of it may exist. docs/protocol/memory.md
+//! has the steps *probe*, *announce*, *leave* and *clear*, with what a survivor finds at each.
 //!
 //! A grace period (`grace_period.rs`) reads the straggler words after it has seen the operations
 //! end, so it sees either the operation or the straggler. A member that must change nothing any
 //! more, before a coordinated recovery or a consistent cut, waits until its own straggler word is
 //! even.
+//!
+//! *Generations.* A member that writes all the time always has a straggler, so no other member may
+//! wait for an even word. New stragglers are *young*. When the last *old* straggler has landed, the
+//! word grows by 2, and the young stragglers become old. A straggler that existed when the word was
+//! n has landed when the word is even, or at least n + 4.
 //!
 //! If a member with stragglers dies, its requests are dropped once the view contains its death, and
 //! no member waits for it. If the target is stopped, memory that was freed meanwhile waits until
@@ -22,22 +28,52 @@ use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How often the background polls the loads. An answer also rings the bell.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How soon the background polls the requests after it was rung, and how seldom it does so while
+/// none is answered.
+const POLL_FIRST: Duration = Duration::from_millis(2);
+const POLL_LAST: Duration = Duration::from_millis(100);
 
 /// The stragglers of this member.
 #[derive(Default)]
-pub(in crate::store) struct Stragglers(Mutex<Loads>);
+pub(in crate::store) struct Stragglers(Mutex<Requests>);
 
-/// The loads behind the stragglers, and the straggler word.
+/// The requests whose answers say that the stragglers have landed, and the straggler word.
 #[derive(Default)]
-struct Loads {
-    /// The loads that are not answered yet.
-    under_way: Vec<Pending>,
-    /// How many activities poll loads that they have taken out of `under_way`.
+struct Requests {
+    /// The requests that were recorded since the straggler word has its present number.
+    young: Vec<Pending>,
+    /// The requests that were recorded before.
+    old: Vec<Pending>,
+    /// How many activities poll requests that they have taken out of both lists.
     looking: usize,
     /// The value that the straggler word is to have; it only grows.
     number: u64,
+    /// Whether the background polls the requests without being rung.
+    is_watched: bool,
+    /// The number that the background saw last, and how long it waits until it polls again.
+    watched: (u64, Duration),
+}
+
+impl Requests {
+    /// Ends a generation if its last straggler has landed. Requests that another activity polls
+    /// count as unanswered, since their state is not known here.
+    fn advance(&mut self) {
+        if self.looking > 0 || !self.old.is_empty() || self.number.is_multiple_of(2) {
+            return;
+        }
+        if self.young.is_empty() {
+            self.number += 1;
+        } else {
+            self.number += 2;
+            self.old = std::mem::take(&mut self.young);
+        }
+    }
+}
+
+/// Whether the stragglers that existed when a straggler word was `before` have landed, now that it
+/// is `now`. The word is another member's, and may hold any bytes.
+pub(in crate::store::operation) fn have_landed(before: u64, now: u64) -> bool {
+    now.is_multiple_of(2) || now.wrapping_sub(before) >= 4
 }
 
 /// Starts a load at a replica, behind all earlier requests of the calling activity.
@@ -53,17 +89,22 @@ impl OperationState {
     /// `straggler.probe` and `straggler.announce`: a request of the calling activity to this
     /// replica was not answered in time.
     pub(in crate::store::operation) fn record_straggler(&self, replica: MemberId) {
-        let load = start_load(self, replica);
-        let number = {
-            let mut loads = lock(&self.stragglers.0);
-            loads.under_way.push(load);
-            loads.number |= 1;
-            loads.number
+        self.announce_straggler(start_load(self, replica));
+    }
+
+    /// `straggler.announce` for a request that is answered when the straggler has landed. The
+    /// operation that started the straggler ends later.
+    pub(in crate::store::operation) fn announce_straggler(&self, request: Pending) {
+        let (number, must_ring) = {
+            let mut requests = lock(&self.stragglers.0);
+            requests.young.push(request);
+            requests.number |= 1;
+            (requests.number, !std::mem::replace(&mut requests.is_watched, true))
         };
         self.raise_straggler_word(number);
-        // The background polls the load when its answer rings the bell. The answer may have arrived
-        // already, so this rings it once more.
-        let _ = self.job.ring(self.me());
+        if must_ring {
+            let _ = self.job.ring(self.me());
+        }
     }
 
     /// A replica at which a straggler of this member may still land. An activity that waits for the
@@ -71,11 +112,12 @@ impl OperationState {
     /// or for another replica.
     pub(in crate::store) fn straggling_replica(&self) -> Option<MemberId> {
         self.clear_stragglers();
-        let loads = lock(&self.stragglers.0);
-        // If another activity is polling the loads at this moment, this member takes the place of
-        // the replica.
-        let replica = loads.under_way.first().map_or(self.me(), |load| load.target);
-        (!loads.number.is_multiple_of(2)).then_some(replica)
+        let requests = lock(&self.stragglers.0);
+        // If another activity is polling the requests at this moment, this member takes the place
+        // of the replica.
+        let first = requests.old.first().or(requests.young.first());
+        let replica = first.map_or(self.me(), |request| request.target);
+        (!requests.number.is_multiple_of(2)).then_some(replica)
     }
 
     /// Raises the straggler word. It lies in the memory of this member, which fails only when this
@@ -92,45 +134,54 @@ impl OperationState {
         }
     }
 
-    /// `straggler.clear`, by the background or by an activity that waits for it. Returns when the
-    /// background wants to run again.
-    pub(in crate::store) fn clear_stragglers(&self) -> Time {
-        // The loads are taken out, since no activity calls the engine while it holds the lock.
-        let (mut loads, is_over) = {
-            let mut known = lock(&self.stragglers.0);
-            let is_over = known.under_way.is_empty() && known.looking == 0;
-            known.looking += usize::from(!is_over);
-            (std::mem::take(&mut known.under_way), is_over)
-        };
-        // Another activity that polls loads may give up waiting and leave the loads that it puts
-        // back to the background. So the background runs again, unless there is nothing left.
-        if is_over {
+    /// `straggler.clear` by the background. Returns when it wants to run again: as long as
+    /// stragglers are recorded it runs by itself, so that no writer has to ring.
+    pub(in crate::store) fn watch_stragglers(&self) -> Time {
+        self.clear_stragglers();
+        let mut requests = lock(&self.stragglers.0);
+        let number = requests.number;
+        let (seen, pause) = requests.watched;
+        if number == seen && number.is_multiple_of(2) {
+            requests.is_watched = false;
             return Time::NEVER;
         }
-        loads.retain_mut(|load| match self.job.poll(load) {
+        let pause = if number == seen { (pause * 2).min(POLL_LAST) } else { POLL_FIRST };
+        requests.watched = (number, pause);
+        drop(requests);
+        self.job.now().after(pause)
+    }
+
+    /// `straggler.clear`, by the background or by an activity that waits for it.
+    pub(in crate::store::operation) fn clear_stragglers(&self) {
+        // The requests are taken out, since no activity calls the engine while it holds the lock.
+        let (mut old, mut young) = {
+            let mut requests = lock(&self.stragglers.0);
+            if requests.number.is_multiple_of(2) {
+                return;
+            }
+            requests.looking += 1;
+            (std::mem::take(&mut requests.old), std::mem::take(&mut requests.young))
+        };
+        let mut is_open = |request: &mut Pending| match self.job.poll(request) {
             None => true,
-            Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended)) => false,
+            Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended | Error::Stale { .. })) => false,
             Some(Err(_)) => {
-                *load = start_load(self, load.target);
+                *request = start_load(self, request.target);
                 true
             }
-        });
-        let number = {
-            let mut known = lock(&self.stragglers.0);
-            known.under_way.append(&mut loads);
-            known.looking -= 1;
-            // Loads that another activity polls count as unanswered, since their state is not known
-            // here.
-            if known.under_way.is_empty() && known.looking == 0 {
-                known.number += known.number & 1;
-            }
-            known.number
         };
-        if number.is_multiple_of(2) {
-            self.raise_straggler_word(number);
-            return Time::NEVER;
-        }
-        self.job.now().after(PATIENCE)
+        old.retain_mut(&mut is_open);
+        young.retain_mut(&mut is_open);
+        let number = {
+            let mut requests = lock(&self.stragglers.0);
+            requests.old.append(&mut old);
+            // A generation does not end while requests are taken out, so they are still young.
+            requests.young.append(&mut young);
+            requests.looking -= 1;
+            requests.advance();
+            requests.number
+        };
+        self.raise_straggler_word(number);
     }
 }
 

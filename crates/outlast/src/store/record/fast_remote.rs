@@ -161,12 +161,13 @@ impl<'a> RecordOp<'a> {
             if done == parts.len() {
                 return Ok(Some((new, word)));
             }
-            // A reader has reconciled the record and set the stable bit. The handle knows that the
-            // version is stable, and tries again with the new head word.
-            let is_marked = done == 1
-                && Head(word) == predecessor.head.stable()
+            // The head word differs by the stable bit alone: a reader has set the bit, or the
+            // request that sets it has not landed. The handle knows that the version is stable, and
+            // tries again with the word that was found.
+            let is_same_version = done == 1
+                && Head(word).stable() == predecessor.head.stable()
                 && Head(word) != predecessor.head;
-            if !is_marked {
+            if !is_same_version {
                 return Ok(None);
             }
             predecessor.head = Head(word);
@@ -523,6 +524,59 @@ mod tests {
                 nap(job, "what was late", || store.state.straggling_replica().is_none());
                 slot.put(b"after it").expect("put");
             });
+        }
+    }
+
+    /// A put returns, and a replica that is not the primary is stopped. Every other member reads
+    /// the value: by then the stable bit is set, so no reader needs the stopped replica.
+    #[test]
+    fn a_value_is_readable_while_another_replica_is_stopped() {
+        const READER: MemberId = MemberId(4);
+        for seed in 0..60 {
+            let (is_put, is_over) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+            let mut options = SimOptions::new(5, seed).link(Link::Network);
+            (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
+            sim::run(&options, move |job: Job| {
+                let store = Store::open(&job, Options::new().replicas(3).partitions(64));
+                let store = store.expect("open");
+                let is_stopped = |config: &Configuration| {
+                    config.replicas.contains(&MemberId(0)) && primary(config) != MemberId(0)
+                };
+                let key = key_where(&store, |config| {
+                    is_stopped(config) && !config.replicas.contains(&READER)
+                });
+                let key = key.as_bytes();
+                match job.me() {
+                    WRITER => {
+                        let handle = store.handle(key).expect("a handle");
+                        for value in 0..seed as u8 % 4 + 1 {
+                            match seed % 3 {
+                                0 => drop(store.put(key, &[value]).expect("put")),
+                                1 => drop(handle.put(&[value]).expect("put")),
+                                _ => drop(store.add(key, 1).expect("added")),
+                            }
+                        }
+                        job.inject(Fault::Stop(MemberId(0))).expect("a fault");
+                        is_put.set(true);
+                    }
+                    READER => {
+                        nap(&job, "the put", || is_put.get());
+                        for _ in 0..10 {
+                            let began = job.now();
+                            store.get(key).expect("read").expect("a value");
+                            let took = job.now().since(began);
+                            assert!(took < LIMIT / 2, "it took {took:?}");
+                        }
+                        job.inject(Fault::Resume(MemberId(0))).expect("a fault");
+                        is_over.set(true);
+                    }
+                    _ => {}
+                }
+                nap(&job, "the reader", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
         }
     }
 

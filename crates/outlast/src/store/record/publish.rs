@@ -361,11 +361,18 @@ impl<'a> RecordOp<'a> {
             Some(waiters) if waiters & WAITER_BITS == 0 => {}
             _ => self.ring_waiters(primary, key.partition)?,
         }
-        // A call with a cached location (a handle, an intent, a put by key over a network) knows
-        // that the version is stable, and expects to write the key again, which would clear the
-        // bit. Any other operation finds no bit and reconciles the record.
-        if predecessor.cached.is_none() {
-            self.swap(primary, predecessor.word, head.0, head.stable().0)?;
+        let (word, stable) = (predecessor.word, head.stable());
+        if !self.store.job.is_mapped() {
+            // The request stays in flight when the operation ends. The next request of this thread
+            // to the primary comes behind it, and finds the bit.
+            self.start_swap(primary, word, head.0, stable.0);
+            if let Some(cached) = &mut predecessor.cached {
+                cached.at[config.primary].head = stable;
+            }
+        } else if predecessor.cached.is_none() {
+            // A handle knows that the version is stable, and expects to write the key again, which
+            // would clear the bit. Any other operation finds no bit and reconciles the record.
+            self.swap(primary, word, head.0, stable.0)?;
         }
         Ok(())
     }

@@ -192,7 +192,8 @@ impl<'a> RecordOp<'a> {
         let Done::Get(mut bytes) = self.await_answer(whole, true)? else { return Ok(None) };
         let Some(block) = bytes.first_chunk().map(Block::decode) else { return Ok(None) };
         // A version that this handle wrote itself has happened, with or without the stable bit.
-        let is_own = head == at.head && block.identity() == cached.block.identity();
+        let is_own =
+            head.stable() == at.head.stable() && block.identity() == cached.block.identity();
         let is_there = removals == at.removals
             && head.config_number() == config.config_number
             && head.offset() == Some(offset)
