@@ -72,9 +72,6 @@ pub enum Need {
     Growth,
     /// Processes with a launcher.
     Launcher,
-    /// Room for many messages that their receiver does not receive yet. The trait lets an engine
-    /// bound the room: then a sender waits, and gives up at its time limit.
-    Room,
 }
 
 /// A behaviour that engines have to show, and how it is run.
@@ -178,10 +175,9 @@ impl Scenario {
     }
 
     /// Whether the scenario runs on the mpi engine. Under mpirun there is no launcher of Outlast,
-    /// the room for messages is bounded, and the processes are too heavy for many members.
+    /// and the processes are too heavy for many members.
     pub fn runs_on_mpi(&self) -> bool {
-        let is_beyond = |need: &Need| matches!(need, Need::Launcher | Need::Room);
-        self.members <= 8 && !self.slow && !self.needs.iter().any(is_beyond)
+        self.members <= 8 && !self.slow && !self.does_need(Need::Launcher)
     }
 }
 

@@ -453,6 +453,27 @@ impl<'a> Inbox<'a> {
         Ok(())
     }
 
+    /// Sends the next message if the receiver has room for it; whether it had room.
+    pub fn send_at_once(&mut self, to: MemberId, len: usize) -> bool {
+        let number = self.sent.get(&to).copied().unwrap_or(0);
+        let content = self.content(self.run.me(), to, number, len);
+        let is_sent = self
+            .run
+            .try_send(to, self.port, &content)
+            .unwrap_or_else(|error| panic!("{:?}: sending to {to}: {error}", self.run));
+        self.sent.insert(to, number + u64::from(is_sent));
+        is_sent
+    }
+
+    /// Sends the next message, and receives messages while its receiver has no room.
+    pub fn send_or_drain(&mut self, to: MemberId, len: usize) {
+        let run = self.run;
+        run.until("room", || {
+            self.drain();
+            self.send_at_once(to, len)
+        });
+    }
+
     /// Receives and checks all messages that have arrived.
     pub fn drain(&mut self) {
         while let Some(message) = self.run.receive(self.port) {

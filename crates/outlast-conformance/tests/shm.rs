@@ -25,6 +25,7 @@ outlast_conformance::tests! {
     messages_to_a_busy_receiver => "messages-to-a-busy-receiver",
     messages_to_a_sleeping_receiver => "messages-to-a-sleeping-receiver",
     messages_mutual_flood => "messages-mutual-flood",
+    messages_to_a_member_that_never_receives => "messages-to-a-member-that-never-receives",
     bell_and_park => "bell-and-park",
     no_lost_wakeups => "no-lost-wakeups",
     grow_while_others_read => "grow-while-others-read",

@@ -46,9 +46,9 @@ pub(crate) fn enter(step: Step) {
 
 /// The calling thread is in this step until the returned guard is dropped, and a death in any step
 /// that it enters meanwhile counts as a death in this step: the steps of a transaction consist of
-/// steps of writing.
+/// steps of writing. Layers above this crate number their steps from 1000 on.
 #[inline]
-pub(crate) fn within(step: Step) -> Within {
+pub fn within(step: Step) -> Within {
     let _ = step;
     Within {
         #[cfg(feature = "faults")]
@@ -57,7 +57,8 @@ pub(crate) fn within(step: Step) -> Within {
 }
 
 /// The guard of [`within`].
-pub(crate) struct Within {
+#[must_use = "the step ends when the guard is dropped"]
+pub struct Within {
     #[cfg(feature = "faults")]
     before: Option<Step>,
 }

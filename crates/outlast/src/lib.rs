@@ -82,13 +82,16 @@
 //! | `faults` | fault injection for tests: [`failpoint`], and stopping and killing members |
 //!
 //! # Platforms
-//! Linux 5.16 or newer, on any architecture that Rust and the kernel's robust futexes support.
-//! There is no other platform: the proof of a death is the kernel's.
+//! Linux 5.3 or newer (`pidfd_open`), on any architecture that Rust and the kernel's robust futexes
+//! support. There is no other platform: the proof of a death is the kernel's. Before Linux 5.16
+//! (`futex_waitv`) members that wait look for deaths every 2 ms. `outlast doctor` says what is
+//! there.
 //!
 //! # Layers
 //! | module | what it is |
 //! |---|---|
 //! | [`store`] | the store: replicated records, transactions, locks, recovery |
+//! | [`image`] | erasure-coded objects in the memories of members, replaced atomically |
 //! | [`snapshot`] | a consistent cut of the store, in files |
 //! | [`rma`] | communicators and windows with ULFM semantics |
 //! | [`Job`] | the membership of a process in its job |
@@ -111,6 +114,7 @@
 mod codec;
 pub mod engine;
 pub mod failpoint;
+pub mod image;
 mod job;
 pub mod launch;
 pub mod rma;

@@ -37,6 +37,7 @@
 //! ```
 
 mod access;
+mod json;
 mod log;
 mod text;
 
@@ -185,6 +186,12 @@ pub enum HistoryError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The JSON form is malformed.
+    #[error("no history in JSON: {reason}")]
+    Json {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Two operations of an actor have the same sequence.
     #[error("actor {actor} has two operations #{sequence}; were two runs merged into one history?")]
     Duplicate {
@@ -301,6 +308,35 @@ impl History {
             }
         }
         out
+    }
+
+    /// The JSON form, for checkers outside of this project; `docs/history-format.md` describes it.
+    ///
+    /// ```
+    /// use outlast_check::history::{Access, Actor, CallKind, History, Log, Outcome, Value};
+    /// use outlast_check::report::{self, Run};
+    ///
+    /// let mut log = Log::new(Actor::new(0, 0));
+    /// log.invoke(10, CallKind::Put, vec![Access::write("key", Value::new(7))]);
+    /// log.returned(20, Outcome::Ok, vec![Access::write("key", Value::new(7))]);
+    /// log.invoke(30, CallKind::Get, vec![Access::ask("key")]);
+    /// log.returned(40, Outcome::Ok, vec![Access::read("key").saw(Value::new(7))]);
+    /// let json = History::from_logs([log]).unwrap().to_json();
+    /// let judged = |json: &str| {
+    ///     report::judge(&Run::new(History::from_json(json.as_bytes()).unwrap()))
+    /// };
+    /// assert!(judged(&json).ok());
+    /// // A read of a value that no call has written.
+    /// let wrong = json.replacen("\"value\": \"7\"", "\"value\": \"8\"", 1);
+    /// assert!(!judged(&wrong).ok());
+    /// ```
+    pub fn to_json(&self) -> String {
+        json::write(&self.operations)
+    }
+
+    /// Parses the JSON form. Any defect is an error that names the call.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, HistoryError> {
+        Self::new(json::read(bytes)?)
     }
 
     /// Parses the text form. A last line without its end was cut off by the death of its writer and

@@ -176,7 +176,7 @@ fn parse_access(field: &str) -> Result<Access, String> {
     Ok(Access { key: parse_key(key)?, mode, version, value })
 }
 
-fn parse_key(text: &str) -> Result<Key, String> {
+pub(super) fn parse_key(text: &str) -> Result<Key, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

@@ -1,7 +1,7 @@
 //! Messages, without deaths and with deaths of senders and receivers.
 
 use crate::{DATA, Inbox, Run, WAIT};
-use outlast::engine::{Fault, MESSAGE_LEN_MAX, Port};
+use outlast::engine::{Fault, MESSAGE_CREDIT, MESSAGE_LEN_MAX, Port, message_cost};
 use outlast::{Error, MemberId};
 use std::time::Duration;
 
@@ -46,14 +46,16 @@ pub(crate) fn large_and_empty(run: &Run) {
     let lens = [0, MESSAGE_LEN_MAX, 0, 3, MESSAGE_LEN_MAX - 1, 0, 300_000, 0];
     let lens = &lens[..run.count(8, 4) as usize];
     let rounds = run.count(4, 1);
-    for _ in 0..rounds {
+    for round in 1..=rounds {
         for &len in lens {
             for &target in &all {
                 inbox.send(target, len);
             }
         }
+        // A further round would exceed the credit of a sender.
+        inbox.await_from(&all, round * lens.len() as u64);
+        run.barrier("a round");
     }
-    inbox.await_from(&all, rounds * lens.len() as u64);
     run.finish();
 }
 
@@ -91,7 +93,7 @@ pub(crate) fn sleeping_receiver(run: &Run) {
         let mut stalls = 0;
         for _ in 0..each {
             let began = run.now();
-            inbox.send(SLEEPER, 100_000);
+            inbox.send(SLEEPER, 20_000);
             stalls += u64::from(run.now().since(began) > STALL);
         }
         // A machine under load delays some messages; an engine that forgets to receive delays many.
@@ -111,10 +113,50 @@ pub(crate) fn mutual_flood(run: &Run) {
     let others: Vec<MemberId> = run.others().collect();
     for _ in 0..each {
         for &target in &others {
-            inbox.send(target, 1000);
+            inbox.send_or_drain(target, 1000);
         }
     }
     inbox.await_from(&others, each);
+    run.finish();
+}
+
+pub(crate) fn to_a_member_that_never_receives(run: &Run) {
+    const SENDER: MemberId = MemberId(0);
+    const SILENT: MemberId = MemberId(1);
+    const LEN: usize = 2000;
+    run.begin(0);
+    let mut inbox = Inbox::new(run, Port::User, 0);
+    let mut other_port = Inbox::new(run, Port::Snapshot, 0);
+    if run.me() == SENDER {
+        let credit = MESSAGE_CREDIT / message_cost(LEN);
+        (0..credit).for_each(|_| inbox.send(SILENT, LEN));
+        assert!(!inbox.send_at_once(SILENT, LEN), "{run:?}: more messages than the credit");
+        let began = run.now();
+        match inbox.try_send(SILENT, LEN) {
+            Err(Error::Timeout { member: SILENT, limit }) => {
+                assert!(run.now().since(began) >= limit);
+            }
+            other => panic!("{run:?}: a message without credit: {other:?}"),
+        }
+        // Messages for other ports, and of other members, have credit of their own.
+        other_port.send(SILENT, LEN);
+        run.tell(MemberId(2), 0, 1);
+        run.tell(SILENT, 0, credit);
+        // The sender is woken when the receiver receives.
+        let began = run.now();
+        inbox.send(SILENT, LEN);
+        assert!(run.now().since(began) < run.time_limit());
+    } else if run.me() == SILENT {
+        run.until_rung("a message for another port", || {
+            other_port.drain();
+            other_port.count_from(SENDER) == 1 && run.told(0) > 0
+        });
+        inbox.await_from(&[SENDER], run.told(0) + 1);
+        inbox.await_from(&[MemberId(2)], 1);
+    } else {
+        run.until_rung("the full queue", || run.told(0) == 1);
+        inbox.send(SILENT, LEN);
+    }
     run.finish();
 }
 
@@ -203,8 +245,8 @@ pub(crate) fn receiver_dies(run: &Run) {
             run.kill(RECEIVER);
         }
         number += 1;
-        match inbox.try_send(RECEIVER, random.pick(&[10, 3000, 100_000])) {
-            // A sender must not fill all room before member 0 has killed the receiver.
+        match inbox.try_send(RECEIVER, random.pick(&[10, 3000, 20_000])) {
+            // A sender must not use all its credit before member 0 has killed the receiver.
             Ok(()) if number > 350 => run.pause(Duration::from_millis(5)),
             Ok(()) if number % 16 == 0 => run.pause(Duration::from_micros(100)),
             Ok(()) => {}

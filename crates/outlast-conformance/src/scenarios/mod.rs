@@ -10,7 +10,7 @@ mod stopped;
 mod view;
 mod waiting;
 
-use crate::Need::{Fence, Growth, Kill, Launcher, Room, Spares, Steps, Stop};
+use crate::Need::{Fence, Growth, Kill, Launcher, Spares, Steps, Stop};
 use crate::Scenario;
 pub(crate) use crowd::LAUNCHER;
 use std::time::Duration;
@@ -77,8 +77,7 @@ pub(crate) static ALL: &[Scenario] = &[
         "The longest messages and empty messages mix, between all pairs.",
         3,
         messages::large_and_empty,
-    )
-    .needs(&[Room]),
+    ),
     Scenario::new(
         "messages-to-a-busy-receiver",
         "Far more messages than any buffer holds reach a receiver that computes first.",
@@ -90,16 +89,22 @@ pub(crate) static ALL: &[Scenario] = &[
         "The background takes messages in without delay while the program sleeps.",
         3,
         messages::sleeping_receiver,
-    )
-    .needs(&[Room]),
+    ),
     Scenario::new(
         "messages-mutual-flood",
-        "All members send very much to all others before they receive anything, and no member \
-         blocks for ever.",
+        "All members send very much to all others, and receive when there is no room: all \
+         messages arrive.",
         3,
         messages::mutual_flood,
+    ),
+    Scenario::new(
+        "messages-to-a-member-that-never-receives",
+        "A member holds a bounded number of bytes of a sender for a port; further messages are \
+         refused, or end with a timeout that names the member, and other ports and senders go on.",
+        3,
+        messages::to_a_member_that_never_receives,
     )
-    .needs(&[Room]),
+    .time_limit(Duration::from_secs(2)),
     Scenario::new(
         "bell-and-park",
         "A bell that has rung ends a park at once; without a ring the park lasts until its \
@@ -218,7 +223,7 @@ pub(crate) static ALL: &[Scenario] = &[
         messages::receiver_dies,
     )
     .killed(1)
-    .needs(&[Kill, Room]),
+    .needs(&[Kill]),
     Scenario::new("lowest-dies", "The death of member 0 is like any other.", 4, death::lowest)
         .killed(1)
         .needs(&[Kill, Steps]),

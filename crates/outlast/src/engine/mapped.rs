@@ -1,12 +1,12 @@
 //! Memory that all members map, as the fast path reaches it: many operations after a single check
 //! of the view.
 //!
-//! [`Directly`] is an engine whose members map all memory, [`Direct`] its interface, and [`Memory`]
-//! the operations on the memory of a member. On such memory, the check of the view is not atomic
-//! with the operations that follow. A caller must therefore tolerate that *any* of its operations
-//! takes effect after the view has changed, not only the operation at which it was stopped.
-//! [`Reach`] is a member's memory on any engine: the slow path uses it for the operation counter,
-//! which every operation swaps at its beginning and writes at its end.
+//! [`MappedEngine`] is an engine whose members map all memory, [`Mapped`] its interface, and
+//! [`Memory`] the operations on the memory of a member. On such memory, the check of the view is
+//! not atomic with the operations that follow. A caller must therefore tolerate that *any* of its
+//! operations takes effect after the view has changed, not only the operation at which it was
+//! stopped. [`Reach`] is a member's memory on any engine: the slow path uses it for the operation
+//! counter, which every operation swaps at its beginning and writes at its end.
 
 #[cfg(any(feature = "mpi", feature = "sim"))]
 use super::Engine;
@@ -20,7 +20,7 @@ use super::{Epoch, MemberId};
 use super::{Error, Result};
 
 /// An engine whose memory all members map.
-pub(crate) enum Directly<'a> {
+pub(crate) enum MappedEngine<'a> {
     Shm(&'a shm::Shm),
     #[cfg(feature = "sim")]
     Sim(&'a sim::Sim),
@@ -37,7 +37,7 @@ pub(crate) enum Reach<'a> {
 }
 
 /// What the fast path needs of an engine whose memory all members map.
-pub(crate) trait Direct<'a>: Copy {
+pub(crate) trait Mapped<'a>: Copy {
     type Memory: Memory + Into<Reach<'a>>;
 
     /// The epoch, if this process is a member and has applied all deaths of that epoch: it reaches
@@ -45,8 +45,11 @@ pub(crate) trait Direct<'a>: Copy {
     /// view.
     fn known_epoch(self) -> Option<Epoch>;
 
-    /// A member's memory. Only after [`Direct::known_epoch`] in the same call of the store: a
-    /// forked child does not have the memory.
+    /// Whether this process is a member, and not a forked child, which does not have the memory.
+    fn is_member(self) -> bool;
+
+    /// A member's memory. Only after [`Mapped::known_epoch`] or [`Mapped::is_member`] in the same
+    /// call of the store: a forked child does not have the memory.
     fn reach(self, member: MemberId) -> Option<Self::Memory>;
 
     /// As [`super::Engine::has_ended`].
@@ -59,6 +62,13 @@ pub(crate) trait Direct<'a>: Copy {
 pub(crate) trait Memory: Copy {
     /// Reads consecutive words, in order.
     fn load<const N: usize>(self, offset: u64) -> Option<[u64; N]>;
+
+    /// Reads a word. Other than [`Memory::load`], it may be executed before an earlier put of this
+    /// thread is visible, which saves a fence. A load of a word in a single order with all
+    /// exchanges of words.
+    fn peek(self, offset: u64) -> Option<u64> {
+        self.load(offset).map(|[word]| word)
+    }
 
     /// Replaces a word if it is `expected`; returns whether it was.
     fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool>;
@@ -75,6 +85,19 @@ pub(crate) trait Memory: Copy {
 
     /// Asks the processor to fetch the cache line at this offset.
     fn prefetch(self, offset: u64);
+
+    /// Writes words at `offset`, and bytes `start` bytes behind it, with zeros up to the next word.
+    /// Returns whether it did. A refused write may have changed some words.
+    #[inline(always)]
+    fn put_block<const N: usize>(
+        self,
+        offset: u64,
+        words: [u64; N],
+        start: u64,
+        bytes: &[u8],
+    ) -> bool {
+        self.put_words(offset, words) && self.fill(offset + start, bytes)
+    }
 
     /// Writes bytes, and zeros up to the next word. Writing only a part of a word would need an
     /// atomic exchange.
@@ -96,11 +119,15 @@ pub(crate) trait Memory: Copy {
 pub(crate) struct EngineMemory<'a, E>(&'a E, MemberId);
 
 #[cfg(feature = "sim")]
-impl<'a> Direct<'a> for &'a sim::Sim {
+impl<'a> Mapped<'a> for &'a sim::Sim {
     type Memory = EngineMemory<'a, sim::Sim>;
 
     fn known_epoch(self) -> Option<Epoch> {
         (!self.has_ended()).then(|| self.epoch())
+    }
+
+    fn is_member(self) -> bool {
+        !self.has_ended()
     }
 
     fn reach(self, member: MemberId) -> Option<EngineMemory<'a, sim::Sim>> {

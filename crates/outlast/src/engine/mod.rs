@@ -64,6 +64,22 @@
 //! the condition, [`Engine::park`] until the bell rang or the time is over. A plain put does not
 //! ring; a writer that wants its target to notice the put rings after it.
 //!
+//! # Messages are bounded
+//! A member holds at most [`MESSAGE_CREDIT`] bytes of messages for each sender and port that it has
+//! not received: the *credit* of the sender. A sender without credit waits in [`Engine::send`],
+//! until the time limit, and is refused by [`Engine::try_send`] and [`Engine::try_publish`]. No
+//! cycle of senders waits for each other without end:
+//!
+//! 1. Credits are apart: messages for a port wait for the receiver's layer behind that port, and
+//!    for nothing else. Moving messages from the wire into the queues of their ports waits for no
+//!    layer: the background does it, and so does every activity that waits in a call.
+//! 2. Each layer takes the messages of its port in its service, whatever the program does, and a
+//!    service waits in no `send` for the layer of another member: it tries to send, and keeps what
+//!    its receiver has no room for (`rma/outbox.rs`).
+//! 3. So an activity can wait in `send` only for a stopped process, which ends at the time limit,
+//!    or on [`Port::User`], where programs receive: programs that all send and never receive wait
+//!    until the time limit, and get [`Error::Timeout`].
+//!
 //! # Activities
 //! A member has the activity that joined, further activities made with [`Engine::spawn`] (threads
 //! on shm and mpi, coroutines on sim), and a background activity that the engine runs itself: it
@@ -113,6 +129,16 @@ pub const PUBLISH_LEN_MAX: usize = 2048;
 /// The longest message that [`Engine::try_send`] takes, in bytes: it must fit at once on every
 /// engine.
 pub const TRY_SEND_LEN_MAX: usize = 2048;
+
+/// How many bytes of messages of a sender, for a port, may be on their way to a receiver or wait
+/// there to be received. Each message counts [`message_cost`].
+pub const MESSAGE_CREDIT: u64 = 4 << 20;
+const _: () = assert!(MESSAGE_CREDIT > message_cost(MESSAGE_LEN_MAX));
+
+/// How much credit a message takes: more than its bytes, so that empty messages count too.
+pub const fn message_cost(len: usize) -> u64 {
+    len as u64 + 64
+}
 
 /// A moment on the job's clock, in nanoseconds; virtual on sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -264,6 +290,10 @@ pub trait Engine: sealed::Sealed {
     /// [`Error::OutOfMemory`] changes nothing.
     fn grow(&self, len: u64) -> Result<()>;
 
+    /// How long this member's own segment can become at present: up to its limit, and as far as
+    /// the machine has memory. The answer changes nothing and promises nothing.
+    fn segment_limit(&self) -> Result<u64>;
+
     /// Starts a one-sided operation. The returned operation may be complete already.
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending;
 
@@ -387,7 +417,8 @@ pub trait Engine: sealed::Sealed {
 
     /// Sends a message of at most [`MESSAGE_LEN_MAX`] bytes and rings the receiver's bell. `Ok`
     /// means that it is on its way: messages from a member to another arrive once, in order, unless
-    /// either dies. [`Error::Timeout`] if the receiver does not take messages for the time limit;
+    /// either dies. A sender waits while its messages for this port fill the [`MESSAGE_CREDIT`] at
+    /// the receiver. [`Error::Timeout`] if the receiver does not take messages for the time limit;
     /// the message is then not delivered.
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()>;
 

@@ -6,7 +6,7 @@
 use super::Job;
 #[cfg(any(feature = "mpi", feature = "sim"))]
 use crate::engine::mapped::EngineMemory;
-use crate::engine::mapped::{Directly, Reach};
+use crate::engine::mapped::{MappedEngine, Reach};
 #[cfg(feature = "mpi")]
 use crate::engine::mpi;
 #[cfg(feature = "sim")]
@@ -107,6 +107,10 @@ impl Job {
         /// [`Job::reserve`] for memory of a layer's own. [`crate::Error::OutOfMemory`] changes
         /// nothing.
         fn grow(&self, len: u64) -> Result<()>;
+
+        /// How long this member's own segment can become at present; see
+        /// [`Engine::segment_limit`].
+        fn segment_limit(&self) -> Result<u64>;
 
         /// Writes `data` and returns when it is remotely complete.
         fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()>;
@@ -258,13 +262,13 @@ impl Job {
 
     /// The engine, if all members map its memory. The fast path asks once for each operation.
     #[inline(always)]
-    pub(crate) fn directly(&self) -> Option<Directly<'_>> {
+    pub(crate) fn mapped(&self) -> Option<MappedEngine<'_>> {
         match &self.inner.backend {
-            Backend::Shm(shm) => Some(Directly::Shm(shm)),
+            Backend::Shm(shm) => Some(MappedEngine::Shm(shm)),
             #[cfg(feature = "mpi")]
-            Backend::Mpi(mpi) => mpi.only_node().map(Directly::Shm),
+            Backend::Mpi(mpi) => mpi.only_node().map(MappedEngine::Shm),
             #[cfg(feature = "sim")]
-            Backend::Sim(sim) => sim.is_mapped().then_some(Directly::Sim(sim)),
+            Backend::Sim(sim) => sim.is_mapped().then_some(MappedEngine::Sim(sim)),
         }
     }
 

@@ -30,6 +30,11 @@ pub trait Service: Send + Sync {
     /// runs whenever the member's bell has rung.
     fn run(&self, job: &Job) -> Time;
 
+    /// Whether the service has ended: it is then dropped, and does not run again.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// Is called before the member leaves the job, for messages that must be sent before. Waits at
     /// most for the job's time limit.
     fn leaving(&self, job: &Job) {
@@ -119,9 +124,24 @@ impl Job {
             let services = lock(&self.inner.services).clone();
             let until =
                 services.iter().map(|service| service.run(self)).min().unwrap_or(Time::NEVER);
+            if services.iter().any(|service| service.is_over()) {
+                drop(services);
+                self.drop_ended_services();
+            }
             self.park_in_background(bell, until);
         }
         self.drop_services();
+    }
+
+    /// Lets go of the services that have ended.
+    fn drop_ended_services(&self) {
+        let mut services = lock(&self.inner.services);
+        let (over, going_on) =
+            services.drain(..).partition::<Vec<_>, _>(|service| service.is_over());
+        *services = going_on;
+        drop(services);
+        // Outside the lock: the destructor of a service may call the job.
+        drop(over);
     }
 
     /// Lets go of the services. They hold on to the job's layers, and the layers to the job: memory

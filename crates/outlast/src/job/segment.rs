@@ -45,7 +45,14 @@ impl Job {
         }
     }
 
-    /// Gives back a range that [`Job::reserve`] gave, with the length that it was reserved with.
+    /// How many bytes a single call of [`Job::reserve`] can reserve at present.
+    pub fn reservable(&self) -> Result<u64> {
+        let limit = self.segment_limit()?;
+        Ok(lock(&self.inner.ranges).longest(limit))
+    }
+
+    /// Gives back a range that [`Job::reserve`] gave, with the length that it was reserved with, or
+    /// a part of it that begins and ends at multiples of 64.
     pub fn release(&self, offset: u64, len: u64) {
         lock(&self.inner.ranges).give(offset, len);
     }
@@ -85,6 +92,13 @@ impl Ranges {
             let begin = std::mem::replace(&mut self.end, end);
             self.give(begin, end - begin);
         }
+    }
+
+    /// How long a range can be if the segment grows up to `limit`.
+    fn longest(&self, limit: u64) -> u64 {
+        // A range at the end does not count in full: `needed` asks for a new range behind it.
+        let new = limit.saturating_sub(self.end) / ALIGNMENT * ALIGNMENT;
+        self.free.values().copied().fold(new, u64::max)
     }
 
     /// How long the segment must be so that `len` bytes are certainly free at its end.

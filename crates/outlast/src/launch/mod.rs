@@ -39,7 +39,7 @@ mod output;
 mod running;
 
 use crate::engine::JoinError;
-use crate::engine::shm::JobMemory;
+use crate::engine::shm::{JobMemory, PIDFD_NEEDED};
 use crate::engine::{MEMBERS_MAX, MemberId};
 use output::{Stream, Streams};
 use running::{Process, Shared, State};
@@ -354,10 +354,7 @@ fn start_all(
         started.0.push(child);
         let pidfd =
             pidfd_open(Pid::from_raw(pid as i32).expect("a pid is positive"), PidfdFlags::empty())
-                .map_err(|error| LaunchError::System {
-                    what: "pidfd_open of a member",
-                    error: error.into(),
-                })?;
+                .map_err(|error| LaunchError::System { what: PIDFD_NEEDED, error: error.into() })?;
         processes.push(Process { pid, pidfd });
     }
     let children = std::mem::take(&mut started.0);

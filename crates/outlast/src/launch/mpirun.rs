@@ -20,14 +20,19 @@
 //! ([`follow`]).
 //!
 //! Open MPI writes its files into a folder that is removed at the end. If the launcher was killed,
-//! the next start removes the folder: its name has the launcher's process number.
+//! a small process of its own, the watcher, removes the folder once mpirun has ended, too. If the
+//! watcher was killed as well, the next start removes the folder: its name has the launcher's
+//! process number.
+//!
+//! Where all ranks are on this host they use no TCP, and listen on no address. mpirun itself binds
+//! a port of all addresses whatever its options are (`docs/limits.md`).
 
 use super::output::{Stream, Streams};
 use super::running::{Process, Shared, State, keep, new_running};
 use super::{Launch, LaunchError, Output, Running};
 use crate::engine::MemberId;
 use crate::engine::join::{REPORT_VARIABLE, SEGMENT_LIMIT_VARIABLE, SPARES_VARIABLE};
-use crate::engine::shm::terminate_with_launcher;
+use crate::engine::shm::{pass_descriptor, terminate_with_launcher};
 use crate::sync::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -101,11 +106,59 @@ struct OneDaemon {
     is_local: bool,
 }
 
-/// A folder for the files of Open MPI, in memory if possible. It is removed when this is dropped.
+/// A folder for the files of Open MPI, in memory if possible. It is removed when this is dropped,
+/// or when this process and mpirun have ended in any other way.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    watcher: Option<Watcher>,
+}
+
+/// A process that removes a folder when no process has the lifeline open any more.
+#[derive(Debug)]
+struct Watcher {
+    child: Child,
+    /// The writing end of a pipe that the watcher reads. This process and mpirun have it open.
+    lifeline: Arc<OwnedFd>,
+}
+
+impl Watcher {
+    /// Starts the watcher in a process group of its own, so that a signal for the launcher's group
+    /// does not end it. `None` if it cannot be started: the next launcher removes the folder then.
+    fn start(folder: &Path) -> Option<Watcher> {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"read -r line; rm -rf -- "$1""#, "outlast-watcher"]).arg(folder);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.current_dir("/").process_group(0).spawn().ok()?;
+        let lifeline = Arc::new(OwnedFd::from(child.stdin.take()?));
+        Some(Watcher { child, lifeline })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // Not left to the end of the lifeline: a rank that outlives mpirun may have it open.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 impl Folder {
+    /// Makes the folder `path`, and has it watched.
+    fn make(path: PathBuf) -> std::io::Result<Folder> {
+        std::fs::create_dir(&path)?;
+        let watcher = Watcher::start(&path);
+        Ok(Folder { path, watcher })
+    }
+
+    /// Lets mpirun keep the folder while it runs.
+    fn keep_for(&self, mpirun: &mut Command) {
+        if let Some(watcher) = &self.watcher {
+            pass_descriptor(mpirun, watcher.lifeline.clone());
+        }
+    }
+
     /// Makes a folder with a new name, and removes the folders of launchers that are gone.
     fn new() -> Result<Folder, LaunchError> {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -114,7 +167,7 @@ impl Folder {
         let mut result = Err(std::io::Error::other("no folder"));
         for parent in [Path::new("/dev/shm"), &std::env::temp_dir()] {
             remove_leftovers(parent);
-            result = std::fs::create_dir(parent.join(&name)).map(|()| Folder(parent.join(&name)));
+            result = Folder::make(parent.join(&name));
             if result.is_ok() {
                 break;
             }
@@ -126,14 +179,14 @@ impl Folder {
     /// because the name of a running job of mpirun is unique.
     fn meeting(place: &Path) -> Result<Folder, LaunchError> {
         let _ = std::fs::remove_dir_all(place);
-        let made = std::fs::create_dir(place).map(|()| Folder(place.to_path_buf()));
-        made.map_err(|error| LaunchError::System { what: "making a folder for the ranks", error })
+        Folder::make(place.to_path_buf())
+            .map_err(|error| LaunchError::System { what: "making a folder for the ranks", error })
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -232,16 +285,17 @@ pub fn follow() -> LaunchError {
     LaunchError::System { what: "starting a shell", error }
 }
 
-/// Prepares an mpirun that [`Launch`] does not start: it may run as root, uses no transport that is
-/// slow to start, and has a folder for its files. The folder is removed when the result is dropped,
-/// which must be after the end of mpirun.
+/// Prepares an mpirun that [`Launch`] does not start, after its options were given: it may run as
+/// root, uses no transport that is slow to start and, where all ranks are on this host, no TCP, and
+/// has a folder for its files. The folder is removed when the result is dropped, which must be
+/// after the end of mpirun.
 ///
 /// Otherwise mpirun writes into /tmp, under its process number. The files of a killed mpirun then
 /// make a later mpirun with that number fail with "The PMIx server's listener thread failed to
 /// start".
 pub fn prepare(mpirun: &mut Command) -> Result<Folder, LaunchError> {
     let folder = Folder::new()?;
-    set_environment(mpirun, &folder.0);
+    set_environment(mpirun, &folder);
     Ok(folder)
 }
 
@@ -294,7 +348,7 @@ fn start_ranks(
         }
     }
     let folder = mpirun.joined.as_deref().map_or_else(Folder::new, Folder::meeting)?;
-    let command = command(launch, mpirun, program, &pipes, &folder.0)?;
+    let command = command(launch, mpirun, program, &pipes, &folder)?;
     let mut started = StartedMpirun::new(command, folder, &mpirun.program)?;
     let mut begun = LineReader::new(pipes.begun.0);
     let pids = wait_for_ranks(&mut started, &mut begun, ranks)?;
@@ -344,10 +398,10 @@ fn command(
     mpirun: &Mpirun,
     program: &Path,
     pipes: &Pipes,
-    folder: &Path,
+    folder: &Folder,
 ) -> Result<Command, LaunchError> {
     if mpirun.joined.is_some() {
-        let written = write_script(folder, launch, program, pipes);
+        let written = write_script(&folder.path, launch, program, pipes);
         let mut command = written.map_err(|error| LaunchError::System {
             what: "writing the script for the ranks",
             error,
@@ -491,20 +545,48 @@ fn quoted(word: &OsStr) -> OsString {
     OsString::from_vec(text)
 }
 
-/// The environment of every mpirun.
-fn set_environment(mpirun: &mut Command, folder: &Path) {
-    mpirun.env("TMPDIR", folder).env("OMPI_MCA_btl_sm_backing_directory", folder);
+/// The environment of every mpirun. Its options are part of the command already.
+fn set_environment(mpirun: &mut Command, folder: &Folder) {
+    folder.keep_for(mpirun);
+    mpirun.env("TMPDIR", &folder.path).env("OMPI_MCA_btl_sm_backing_directory", &folder.path);
     mpirun.env("PRTE_MCA_prte_silence_shared_fs", "1");
     // Nothing here uses the transport ofi, and probing it takes a second in the MPI_Init of each
-    // rank.
+    // rank. The ranks of a single host need no TCP; with it each of them would listen on all
+    // addresses.
     if std::env::var_os("OMPI_MCA_btl").is_none() {
-        mpirun.env("OMPI_MCA_btl", "^ofi");
+        let is_one_host = is_one_host(mpirun.get_args(), |name| std::env::var_os(name).is_some());
+        mpirun.env("OMPI_MCA_btl", if is_one_host { "^ofi,tcp" } else { "^ofi" });
     }
     // In a container every user is root, and mpirun refuses to run as root unless it is allowed
     // twice.
     for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
         mpirun.env(name, "1").env(format!("{name}_CONFIRM"), "1");
     }
+}
+
+/// Whether mpirun starts all ranks on this host: its words name no other hosts, and no batch system
+/// or setting of Open MPI does.
+fn is_one_host<'a>(
+    words: impl IntoIterator<Item = &'a OsStr>,
+    is_set: impl Fn(&str) -> bool,
+) -> bool {
+    const HOST_OPTIONS: [&str; 4] = ["-H", "-host", "--host", "plm_ssh_agent"];
+    const HOST_VARIABLES: [&str; 8] = [
+        "SLURM_JOB_ID",
+        "SLURM_JOBID",
+        "PBS_JOBID",
+        "PBS_NODEFILE",
+        "LSB_JOBID",
+        "PE_HOSTFILE",
+        "PRTE_MCA_prte_default_hostfile",
+        "PRTE_MCA_plm_ssh_agent",
+    ];
+    let names_hosts = |word: &OsStr| {
+        let word = word.to_string_lossy();
+        let is_file = word.ends_with("hostfile") || word.ends_with("machinefile");
+        is_file || HOST_OPTIONS.contains(&&*word)
+    };
+    !words.into_iter().any(names_hosts) && !HOST_VARIABLES.into_iter().any(is_set)
 }
 
 fn host_name() -> String {
@@ -735,6 +817,18 @@ mod tests {
             mpirun.line(6),
             "nice mpirun --with-ft ulfm --oversubscribe --bind-to none --map-by node -n 6"
         );
+    }
+
+    #[test]
+    fn ranks_use_tcp_only_where_there_may_be_other_hosts() {
+        let is_one_host = |line: &str, variable: &str| {
+            super::is_one_host(line.split(' ').map(OsStr::new), |name| name == variable)
+        };
+        assert!(is_one_host("--with-ft ulfm -n 6 ./program", "OMPI_MCA_pml"));
+        for line in ["--host a:2,b:2 ./program", "--hostfile list ./program", "-H a,b ./program"] {
+            assert!(!is_one_host(line, ""), "{line}");
+        }
+        assert!(!is_one_host("-n 6 ./program", "SLURM_JOB_ID"));
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //! if that is a `duplicate` or a `split`. (A member that took part to the end has been sent all its
 //! data.)
 
+use super::credit::Lane;
 use super::group::RankSet;
 use super::progress::Rma;
 use super::registry::SharedCommunicator;
@@ -101,6 +102,13 @@ struct ArrivedStep {
     from: usize,
     signature: Signature,
     bytes: Vec<u8>,
+}
+
+impl ArrivedStep {
+    /// The length of the message that brought the step: header, number, slot, signature and bytes.
+    fn message_len(&self) -> usize {
+        wire::HEADER_LEN + 8 + 1 + 14 + self.bytes.len()
+    }
 }
 
 /// The collective operations of a communicator at a member.
@@ -208,7 +216,15 @@ impl<'a> CollectiveCall<'a> {
             let mut state = lock(&shared.state);
             let number = state.collectives.next;
             state.collectives.next += 1;
-            state.collectives.arrived.retain(|arrived| arrived.number >= number);
+            // Steps of calls that this member has left with an error.
+            let state = &mut *state;
+            let arrived = std::mem::take(&mut state.collectives.arrived);
+            let (stale, kept): (VecDeque<_>, _) =
+                arrived.into_iter().partition(|step| step.number < number);
+            state.collectives.arrived = kept;
+            for step in stale {
+                state.credits.consume(step.from, Lane::Collective, step.message_len());
+            }
             number
         };
         let (me, size) = (shared.group.me, shared.group.size());
@@ -343,8 +359,11 @@ impl<'a> CollectiveCall<'a> {
         writer.u64(self.number).u8(slot);
         self.signature.write(&mut writer);
         writer.bytes(bytes);
-        let sent = self.rma.transmit(self.job, self.shared.group.member(to), &writer.done());
-        sent.map_err(|error| match Error::from_engine(error, to) {
+        let bytes = writer.done();
+        let check = || self.check(Some(to));
+        let lane = Lane::Collective;
+        let sent = self.rma.send_on_credit(self.job, self.shared, to, lane, &bytes, check);
+        sent.map_err(|error| match error {
             Error::ProcFailed { .. } => self.break_off([to].into_iter().collect()),
             other => other,
         })
@@ -353,7 +372,7 @@ impl<'a> CollectiveCall<'a> {
     /// Waits for a step from a member.
     fn receive(&self, from: usize, slot: u8) -> Result<Vec<u8>> {
         let poll = || {
-            let mut state = lock(&self.shared.state);
+            let state = &mut *lock(&self.shared.state);
             let arrived = &mut state.collectives.arrived;
             let other =
                 arrived.iter().find(|a| a.number == self.number && a.signature != self.signature);
@@ -363,7 +382,9 @@ impl<'a> CollectiveCall<'a> {
             let wanted =
                 |a: &ArrivedStep| a.number == self.number && a.slot == slot && a.from == from;
             let found = arrived.iter().position(wanted)?;
-            arrived.remove(found).map(|arrived| Ok(arrived.bytes))
+            let step = arrived.remove(found)?;
+            state.credits.consume(step.from, Lane::Collective, step.message_len());
+            Some(Ok(step.bytes))
         };
         let mut mismatch = None;
         let result = self.rma.block(
@@ -379,6 +400,7 @@ impl<'a> CollectiveCall<'a> {
             },
             |limit| self.shared.timeout(from, limit),
         );
+        self.rma.report_consumed(self.job, self.shared);
         if let Some(what) = mismatch {
             let mut writer = Writer::new(wire::ABORT, self.shared.id, 8 + what.len());
             writer.u64(self.number).bytes(what.as_bytes());

@@ -9,11 +9,12 @@ use super::agreement::{AgreedValue, AgreementKind, Contribution, SplitPlace};
 use super::collective::{
     CollectiveCall, CollectiveKind, Op, Signature, SingleCallGuard, float, signed, unsigned,
 };
+use super::credit::Lane;
 use super::group::{Group, RankSet};
 use super::outbox::DeferredWork;
 use super::point_to_point::{PostedReceive, Received, Request, Source, Tag};
 use super::progress::Rma;
-use super::registry::{CommunicatorState, EVERYONE, SharedCommunicator, WORLD};
+use super::registry::{CommunicatorState, SharedCommunicator, WORLD, everyone_id};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
 use crate::engine::{self};
@@ -83,13 +84,13 @@ impl Communicator {
         Ok(Communicator { job: job.clone(), rma, shared })
     }
 
-    /// The communicator of all members of the job, spares included, with their numbers as ranks.
-    /// For the store.
-    pub(crate) fn everyone(job: &Job) -> Result<Communicator> {
+    /// A communicator of all members of the job, spares included, with their numbers as ranks. For
+    /// a store: `number` tells the openings of all stores of the job apart.
+    pub(crate) fn everyone(job: &Job, number: u64) -> Result<Communicator> {
         let rma = Rma::of(job)?;
         let members = (0..job.members() as u32).map(MemberId).collect();
         let group = Group::new(members, job.me()).ok_or(Error::Freed)?;
-        let shared = rma.find_or_make(EVERYONE, Arc::new(group));
+        let shared = rma.find_or_make(everyone_id(number), Arc::new(group));
         rma.deliver_early_if_ready(job);
         rma.refresh_view(job);
         Ok(Communicator { job: job.clone(), rma, shared })
@@ -159,7 +160,9 @@ impl Communicator {
     // ---- Messages.
 
     /// Sends a message. When the call returns, the send is complete and `bytes` may be used again.
-    /// The message is received when the receiver asks for it, unless either member dies before.
+    /// The message is received when the receiver asks for it, unless either member dies before. A
+    /// rank that has sent several megabytes which the receiver has not received waits before it
+    /// sends more; [`Error::Timeout`] if the receiver receives nothing until the time limit.
     pub fn send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<()> {
         self.check_rank(to)?;
         self.check_tag(tag)?;
@@ -175,8 +178,15 @@ impl Communicator {
         }
         let mut writer = Writer::new(wire::DATA, self.id(), 4 + bytes.len());
         writer.u32(tag).bytes(bytes);
-        let sent = self.rma.transmit(&self.job, self.shared.group.member(to), &writer.done());
-        sent.map_err(|error| Error::from_engine(error, to))
+        let check = || {
+            self.check_usable()?;
+            match lock(&self.shared.state).dead.contains(to) {
+                true => Err(Error::ProcFailed { ranks: vec![to] }),
+                false => Ok(()),
+            }
+        };
+        let bytes = writer.done();
+        self.rma.send_on_credit(&self.job, &self.shared, to, Lane::Program, &bytes, check)
     }
 
     /// [`Communicator::send`] as a request, which is complete at once.
@@ -217,6 +227,7 @@ impl Communicator {
                 self.rma.wake_waiters(&self.job);
             }
         }
+        self.rma.count_consumed(&self.job, &self.shared, &result);
         result
     }
 
@@ -438,9 +449,10 @@ impl Communicator {
         Ok(lock(&self.shared.state).dead.to_vec())
     }
 
-    /// Ends another member's blocking wait for messages on this communicator with
-    /// [`Error::Interrupted`]: its current wait, or else its next wait. Collective operations and
-    /// agreements are not interrupted; they end by themselves or by [`Communicator::revoke`].
+    /// Ends another member's blocking wait on this communicator with [`Error::Interrupted`]: its
+    /// current wait, or else its next wait. A wait is that for a message, and that for a lock of a
+    /// window of this communicator. Collective operations and agreements are not interrupted; they
+    /// end by themselves or by [`Communicator::revoke`].
     pub fn interrupt(&self, rank: usize) -> Result<()> {
         self.check_rank(rank)?;
         self.check_usable()?;

@@ -82,6 +82,7 @@
 mod agreement;
 mod collective;
 mod communicator;
+mod credit;
 mod error;
 mod group;
 mod long_message;

@@ -225,6 +225,7 @@ impl Rma {
 mod tests {
     use super::*;
     use crate::Service;
+    use crate::engine::message_cost;
     use crate::sim::{self, Options};
 
     #[test]
@@ -239,7 +240,7 @@ mod tests {
     #[test]
     fn a_long_message_that_times_out_leaves_nothing_behind() {
         let mut options = Options::new(2, 1);
-        options.inbox_messages_max = 2;
+        options.message_credit = message_cost(MESSAGE_LEN_MAX);
         options.time_limit = Duration::from_millis(10);
         sim::run(&options, |job| {
             let rma = Rma::new(job.me(), job.can_publish());

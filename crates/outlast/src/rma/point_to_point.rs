@@ -1,7 +1,8 @@
 //! Messages between two members of a communicator, and requests for them.
 //!
 //! A message is sent at once and kept at its receiver until it is received: sending completes
-//! locally. A receive takes the oldest message that matches it; a message goes to the oldest
+//! locally. A rank that has sent much to a rank that receives nothing waits before it sends more
+//! (`credit.rs`). A receive takes the oldest message that matches it; a message goes to the oldest
 //! receive that it matches. A waiting call finds failures as follows:
 //!
 //! - A receive from a rank that is known to be dead fails, unless the message has arrived.
@@ -340,6 +341,7 @@ impl Request {
     /// Takes what [`Request::poll`] kept. The request stays active if it is only held up.
     fn take(&mut self) -> Option<Result<Received>> {
         let result = self.result.take()?;
+        self.rma.count_consumed(&self.job, &self.shared, &result);
         if !matches!(result, Err(Error::ProcFailedPending { .. })) {
             self.started = StartedRequest::Over;
         }

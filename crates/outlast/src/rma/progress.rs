@@ -32,6 +32,7 @@
 //! before it died or left, if the message came at all.
 
 use super::agreement::Sends;
+use super::credit::Lane;
 use super::long_message::LongMessages;
 use super::outbox::{DeferredWork, Outbox, RESEND};
 use super::registry::{CREATION, RECOVERY, Registry, SharedCommunicator};
@@ -279,10 +280,14 @@ impl Rma {
                     bytes.drain(..header_len);
                     if !shared.is_freed.load(Ordering::Relaxed) {
                         state.matcher.deliver(from, tag, bytes);
+                    } else {
+                        state.credits.consume(from, Lane::Program, header_len + bytes.len());
+                        sends.extend(state.credits.take_reports(shared.id));
                     }
                 }
             }
             wire::COLLECTIVE => state.collectives.deliver(from, reader.rest()),
+            wire::CREDIT => state.credits.receive_report(from, reader.rest()),
             wire::BROKEN => state.collectives.break_off(reader.rest()),
             wire::ABORT => state.collectives.abort(from, reader.rest()),
             wire::AGREEMENT => {

@@ -16,6 +16,7 @@
 
 use super::agreement::{ALL, AgreedValue, AgreementKind, Contribution, Sends, SplitPlace};
 use super::collective::Collectives;
+use super::credit::Credits;
 use super::group::{Group, RankSet};
 use super::one_round::Agreements;
 use super::outbox::{DeferredWork, UnpublishedContribution};
@@ -33,11 +34,17 @@ use std::sync::{Arc, Mutex};
 /// larger.
 pub(crate) const WORLD: u64 = 0;
 
-/// The identity of the communicator of all members, spares included.
-pub(crate) const EVERYONE: u64 = 1;
+/// The first identity of a communicator of all members, spares included.
+const EVERYONE: u64 = 1;
 
 /// How many bits of an identity number the communicators that a member has proposed.
 const NUMBER_BITS: u32 = 44;
+
+/// The identity of the communicator of all members, spares included, with this number. It is below
+/// the identities that members propose.
+pub(super) fn everyone_id(number: u64) -> u64 {
+    EVERYONE + number % ((1 << NUMBER_BITS) - EVERYONE)
+}
 
 /// The communicators of a member.
 pub(super) struct Registry {
@@ -104,6 +111,7 @@ pub(crate) struct CommunicatorState {
     pub(crate) acked: RankSet,
     pub(crate) matcher: MessageMatcher,
     pub(crate) collectives: Collectives,
+    pub(crate) credits: Credits,
     /// `agree` and `shrink`, which work on a revoked communicator too.
     pub(crate) recovery: Agreements,
     /// `duplicate` and `split`. Separate from `recovery`, because members may leave them early,
@@ -222,6 +230,7 @@ impl Rma {
                 acked: RankSet::default(),
                 matcher: MessageMatcher::default(),
                 collectives: Collectives::default(),
+                credits: Credits::default(),
                 recovery: Agreements::new(
                     self.can_publish,
                     id,

@@ -29,6 +29,8 @@ pub(crate) const GONE: u8 = 9;
 /// A part of a message that is longer than the engine takes: its number, which part it is, and the
 /// bytes.
 pub(crate) const PART: u8 = 10;
+/// What the sender has consumed of the receiver's messages.
+pub(crate) const CREDIT: u8 = 12;
 
 /// The length of the kind and the identity at the beginning of a message.
 pub(crate) const HEADER_LEN: usize = 1 + 8;

@@ -6,7 +6,7 @@
 //! all participants that the attempt is cancelled, and begins another attempt with a new number.
 
 use super::message::Message;
-use super::{PORT, Part, Shared, SnapshotError, Taken, Totals, Unfinished, folder, part_name};
+use super::{Part, Shared, SnapshotError, Taken, Totals, Unfinished, folder, part_name};
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::{StoreError, whole_cut};
 use crate::sync::lock;
@@ -18,6 +18,14 @@ use std::time::Duration;
 const ATTEMPTS: usize = 8;
 /// The pause before an attempt, for each attempt that was made.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// The pause of a coordinator before an attempt. Two coordinators that met pause for different
+/// times, so that they do not meet again: the pauses of any two members differ in some attempt.
+fn pause(member: MemberId, attempt: usize, is_busy: bool) -> Duration {
+    let scattered = (u64::from(member.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let times = if is_busy { 1 + (scattered >> (8 * attempt) & 15) } else { 1 };
+    PAUSE * attempt as u32 * times as u32
+}
 
 /// An attempt to take a snapshot.
 struct Attempt {
@@ -48,9 +56,7 @@ impl Shared {
         let job = self.job();
         let mut is_busy = false;
         for attempt in 0..ATTEMPTS {
-            // Two coordinators that met pause for different times, so that they do not meet again.
-            let times = if is_busy { 1 + job.me().0 % 8 } else { 1 };
-            job.sleep(PAUSE * attempt as u32 * times);
+            job.sleep(pause(job.me(), attempt, is_busy));
             self.store.await_salvages()?;
             let members: MemberSet = job.view().living().collect();
             let id = u64::from(job.me().0) << 48 | self.next.fetch_add(1, Ordering::Relaxed);
@@ -194,9 +200,8 @@ impl Shared {
             if member == self.job().me() {
                 self.accept(member, order.clone());
             } else {
-                // An error means that the member is dead: it needs no order, and the coordinator
-                // learns of the death while it waits for the answers.
-                let _ = self.job().send(member, PORT, &order.encode());
+                // The coordinator learns of a death while it waits for the answers.
+                self.send(member, order);
             }
         }
     }
@@ -250,5 +255,21 @@ impl Shared {
             }
             job.park(bell, *until);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::MEMBERS_MAX;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_pauses_of_any_two_coordinators_differ_in_some_attempt() {
+        let pauses = |member: usize| -> Vec<Duration> {
+            (1..ATTEMPTS).map(|attempt| pause(MemberId(member as u32), attempt, true)).collect()
+        };
+        let all: BTreeSet<Vec<Duration>> = (0..MEMBERS_MAX).map(pauses).collect();
+        assert_eq!(all.len(), MEMBERS_MAX);
     }
 }

@@ -234,7 +234,19 @@ pub struct Reader<R = BufReader<File>> {
 impl Reader {
     /// Opens a file.
     pub fn open(path: &Path) -> Result<Reader, Damage> {
-        Reader::new(BufReader::with_capacity(PIECE, File::open(path)?))
+        Reader::new(BufReader::with_capacity(PIECE, open_regular(path)?))
+    }
+}
+
+/// Opens a file for reading. An error if it is not a regular file: to open a named pipe would wait
+/// for a writer.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 

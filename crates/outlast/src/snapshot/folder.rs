@@ -23,7 +23,7 @@
 //! The manifest names the parts with their lengths and checksums. A part or a manifest that does
 //! not fit is an error, never read as a shorter snapshot.
 
-use super::file::{Damage, Reader, Totals};
+use super::file::{Damage, Reader, Totals, open_regular};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -273,7 +273,7 @@ fn decode_manifest(text: &str) -> std::result::Result<Vec<Part>, String> {
 /// The parts of a published generation, as its manifest names them.
 pub fn parts(generation: &Path) -> Result<Vec<Part>> {
     let path = generation.join(MANIFEST);
-    let file = File::open(&path).map_err(FolderError::io(&path))?;
+    let file = open_regular(&path).map_err(FolderError::io(&path))?;
     let mut text = String::new();
     file.take(MANIFEST_LEN_MAX).read_to_string(&mut text).map_err(FolderError::io(&path))?;
     decode_manifest(&text).map_err(|reason| FolderError::Manifest { path, reason })
@@ -376,6 +376,26 @@ mod tests {
         let second = write_generation(folder.path(), 2);
         assert_eq!(find(folder.path()).unwrap(), second);
         assert!(!left.path().exists());
+    }
+
+    /// To open a named pipe for reading waits for a writer, which never comes.
+    #[test]
+    fn a_named_pipe_in_the_place_of_a_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = write_generation(folder.path(), 1);
+        let parts_of = parts(&path).unwrap();
+        let put_pipe_at = |path: &Path| {
+            fs::remove_file(path).unwrap();
+            let (file, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+            rustix::fs::mknodat(rustix::fs::CWD, path, file, mode, 0).unwrap();
+        };
+        put_pipe_at(&path.join(&parts_of[1].name));
+        let error = read_part(&path, &parts_of[1], |_| {}).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        put_pipe_at(&path.join(MANIFEST));
+        let error = parts(&path).unwrap_err();
+        let reason = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(format!("{error} {reason:?}").contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -66,14 +66,14 @@ pub use restore::{Restored, restore, restore_share};
 
 use crate::engine::{Epoch, MemberId, Port, Time};
 use crate::job::{Job, Service};
-use crate::store::{Store, StoreError};
+use crate::store::{Address, Store, StoreError};
 use crate::sync::lock;
 use message::Message;
 use participant::participate;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 const PORT: Port = Port::Snapshot;
@@ -150,8 +150,8 @@ pub enum SnapshotError {
         /// How long the call waited.
         limit: Duration,
     },
-    /// This member has opened a folder already.
-    #[error("this member has opened a folder of snapshots already; use a clone of that")]
+    /// This member has opened a folder for this store already.
+    #[error("this member has opened a folder of snapshots of this store; use a clone of that")]
     AlreadyOpen,
     /// Another snapshot is being taken, by this member or by another.
     #[error("another snapshot is being taken; wait for it and try again")]
@@ -209,13 +209,65 @@ struct Shared {
     next: AtomicU64,
 }
 
-/// The job's layer of snapshots: it exists once this member has opened a folder.
-struct Opened;
+/// The folders of snapshots that this member has opened, by the openings of their stores.
+#[derive(Default)]
+struct Folders(Mutex<BTreeMap<Address, Folder>>);
+
+/// A folder of snapshots, as messages find it.
+struct Folder {
+    shared: Weak<Shared>,
+    /// Messages that came before this member opened the folder, with their senders; `None` once it
+    /// has opened the folder.
+    early: Option<Vec<(MemberId, Message)>>,
+}
+
+/// How many messages are kept for a folder that this member has not opened. The coordinator of a
+/// snapshot sends few messages before it needs an answer.
+const EARLY_MAX: usize = 1024;
+
+impl Folders {
+    fn of(job: &Job) -> Arc<Folders> {
+        job.layer(Folders::default).0
+    }
+
+    /// Adds a folder. Returns the messages that came before; `None` if the store has a folder.
+    fn add(&self, address: Address, shared: &Arc<Shared>) -> Option<Vec<(MemberId, Message)>> {
+        let mut folders = lock(&self.0);
+        folders.retain(|other, _| other.store != address.store || other.opening >= address.opening);
+        let early = Some(Vec::new());
+        let folder = folders.entry(address).or_insert(Folder { shared: Weak::new(), early });
+        let early = folder.early.take()?;
+        folder.shared = Arc::downgrade(shared);
+        Some(early)
+    }
+
+    /// The folder of a message. Keeps the message if this member has not opened the folder yet, and
+    /// drops it if the store was closed.
+    fn find(&self, address: Address, from: MemberId, message: &Message) -> Option<Arc<Shared>> {
+        let mut folders = lock(&self.0);
+        let is_later =
+            |other: &Address| other.store == address.store && other.opening > address.opening;
+        if folders.keys().any(is_later) {
+            return None;
+        }
+        let early = Some(Vec::new());
+        let folder = folders.entry(address).or_insert(Folder { shared: Weak::new(), early });
+        match &mut folder.early {
+            Some(early) if early.len() < EARLY_MAX => {
+                early.push((from, message.clone()));
+                None
+            }
+            Some(_) => None,
+            None => folder.shared.upgrade(),
+        }
+    }
+}
 
 impl Snapshots {
-    /// Opens a folder of snapshots at this member. Every member of the job must open it, or no
-    /// member can take a snapshot. Nothing is read or written yet. A member opens a folder once;
-    /// its threads share clones of the result.
+    /// Opens a folder of snapshots of a store at this member. Every member of the job must open it,
+    /// or no member can take a snapshot. Nothing is read or written yet. A member opens a folder
+    /// once for each store that it has open; its threads share clones of the result. Each store has
+    /// a folder of its own.
     pub fn open(
         store: &Store,
         folder: &Path,
@@ -233,10 +285,12 @@ impl Snapshots {
             is_writing: Mutex::default(),
             next: AtomicU64::new(1),
         });
-        // Two of them at a member would take each other's messages.
-        if !shared.job().layer(|| Opened).1 {
-            return Err(SnapshotError::AlreadyOpen);
-        }
+        // Two folders of a store would take each other's messages.
+        let early = Folders::of(shared.job()).add(store.address(), &shared);
+        early
+            .ok_or(SnapshotError::AlreadyOpen)?
+            .into_iter()
+            .for_each(|(from, message)| shared.accept(from, message));
         let service = Arc::new(Background(shared.clone()));
         shared
             .job()
@@ -271,14 +325,25 @@ impl Shared {
         self.store.job()
     }
 
-    /// Receives all messages. Coordinator and participant call it, too: the background may itself
-    /// wait for the end of the write freeze.
+    /// Receives all messages, also those for the folders of the job's other stores. Coordinator and
+    /// participant call it, too: the background may itself wait for the end of the write freeze.
     fn receive(&self) {
+        let folders = Folders::of(self.job());
         while let Some(received) = self.job().receive(PORT) {
-            if let Some(message) = Message::decode(&received.bytes) {
-                self.accept(received.from, message);
+            let message = Address::open(&received.bytes)
+                .and_then(|(address, bytes)| Some((address, Message::decode(bytes)?)));
+            let Some((address, message)) = message else { continue };
+            if let Some(folder) = folders.find(address, received.from, &message) {
+                folder.accept(received.from, message);
             }
         }
+    }
+
+    /// Sends an order or an answer to the folder of this store at another member. A member that is
+    /// dead needs neither.
+    fn send(&self, to: MemberId, message: &Message) {
+        let bytes = self.store.address().enclose(&message.encode());
+        let _ = self.job().send(to, PORT, &bytes);
     }
 
     /// Queues an order or an answer, and wakes the activities of this member that wait for it.
@@ -305,8 +370,7 @@ impl Shared {
         if coordinator == self.job().me() {
             self.accept(coordinator, answer);
         } else {
-            // A coordinator that is dead needs no answer.
-            let _ = self.job().send(coordinator, PORT, &answer.encode());
+            self.send(coordinator, &answer);
         }
     }
 }
@@ -315,6 +379,10 @@ impl Shared {
 struct Background(Arc<Shared>);
 
 impl Service for Background {
+    fn is_over(&self) -> bool {
+        self.0.store.is_closed() && lock(&self.0.participating).is_none()
+    }
+
     fn run(&self, job: &Job) -> Time {
         let shared = &self.0;
         shared.receive();

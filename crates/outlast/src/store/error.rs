@@ -158,6 +158,16 @@ pub enum StoreError {
         /// Which option or argument it is, and what it may be.
         reason: String,
     },
+    /// This member has already opened the store of this name, and has not closed it. Nothing was
+    /// changed.
+    #[error(
+        "this member has the store {name:?} open already; nothing was changed; use a clone of that \
+         store, close it first, or open a store of another name (Options::name)"
+    )]
+    AlreadyOpen {
+        /// The name of the store.
+        name: String,
+    },
     /// The store was closed, or this member is no longer part of the job.
     #[error("the store is closed, or this member is no longer part of the job")]
     Closed,

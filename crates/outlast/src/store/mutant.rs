@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 33] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -29,6 +29,8 @@ const NAMES: [&str; 24] = [
     "miss-news",
     // A handle replaces the version that it wrote last without a check of the current version.
     "assume-version",
+    // A conditional put by handle on mapped memory does not test its condition.
+    "assume-condition",
     // A transaction changes a key that has changed since the transaction read it.
     "tx-lost-update",
     // A transaction does not validate the keys that it only read.
@@ -41,6 +43,10 @@ const NAMES: [&str; 24] = [
     "tx-abort-late",
     // An intent is released before its transaction is applied.
     "tx-drop-intent",
+    // Readers pass a pending transaction that began in an older view.
+    "tx-read-older",
+    // A transaction is acknowledged although a change was lost before it was applied.
+    "tx-skip-outcome",
     // A partition with an accepted loss keeps the records of an incomplete replica.
     "accept-keeps",
     // The changes of a recovery are visible before all members have prepared their changes.
@@ -55,11 +61,23 @@ const NAMES: [&str; 24] = [
     "salvage-oldest",
     // A version that was written to a dead segment after its salvage is acknowledged.
     "salvage-late",
+    // The record of an image is put before its last piece is written.
+    "image-commit-early",
+    // A save writes into slots that the image before it names.
+    "image-reuse-slot",
+    // A save of changed bytes leaves the parity as it was.
+    "image-stale-parity",
+    // A place of a dead holder goes to a member of a domain that holds a piece already.
+    "image-same-domain",
+    // A piece with a good checksum is taken, whichever save has written it.
+    "image-old-piece",
+    // A checkpoint of regions is decided before all callers have described theirs.
+    "region-vote-missing",
 ];
 
 /// Whether the protocol is to be broken in this way.
 #[cfg(feature = "faults")]
-pub(in crate::store) fn mutant(name: &str) -> bool {
+pub(crate) fn mutant(name: &str) -> bool {
     static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     let chosen = CHOSEN.get_or_init(|| {
         let chosen = std::env::var("OUTLAST_MUTANT").ok().filter(|name| !name.is_empty());
@@ -74,6 +92,6 @@ pub(in crate::store) fn mutant(name: &str) -> bool {
 /// Without the feature `faults` no protocol is broken.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
-pub(in crate::store) fn mutant(_: &str) -> bool {
+pub(crate) fn mutant(_: &str) -> bool {
     false
 }

@@ -1,8 +1,12 @@
 //! The options with which a store is opened.
 
+/// The longest name of a store, in bytes.
+pub const NAME_LEN_MAX: usize = 255;
+
 /// The options of a store. They are equal at all members, except [`Options::repair_share`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    pub(in crate::store) name: String,
     pub(in crate::store) replicas: usize,
     pub(in crate::store) allow_fewer: bool,
     pub(in crate::store) partitions: Option<usize>,
@@ -18,6 +22,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            name: String::new(),
             replicas: 3,
             allow_fewer: true,
             partitions: None,
@@ -36,6 +41,27 @@ impl Options {
     /// The defaults: three replicas, or as many as there are members.
     pub fn new() -> Options {
         Options::default()
+    }
+
+    /// Sets the name of the store, at most [`NAME_LEN_MAX`] bytes; the
+    /// empty name by default. A job may have several stores, each under its own name: they share
+    /// the memory of the members, and nothing else. A library that opens a store inside of a
+    /// program gives it a name of its own, so that it does not meet the store of the program.
+    ///
+    /// ```
+    /// use outlast::store::{Options, Store};
+    /// let job = outlast::join()?;
+    /// let results = Store::open(&job, Options::new())?;
+    /// let images = Store::open(&job, Options::new().name("images"))?;
+    /// results.put(b"key", b"a result")?;
+    /// assert_eq!(images.get(b"key")?, None);
+    /// images.close()?;
+    /// results.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn name(mut self, name: impl Into<String>) -> Options {
+        self.name = name.into();
+        self
     }
 
     /// Sets the number of replicas of each value, 1 to

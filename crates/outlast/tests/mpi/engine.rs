@@ -1118,6 +1118,174 @@ fn swap_on_one_that_is_stopped(m: &Member) {
     }
 }
 
+/// A rank that dies before all ranks are through MPI_Init leaves the others inside MPI_Init, which
+/// nothing interrupts, or Open MPI finds the rank unreachable there and ends the job. Joining ends
+/// within its time limit all the same, and so does a second attempt; and the processes can exit.
+#[test]
+fn a_death_inside_mpi_init_ends_joining_within_the_time_limit() {
+    let test = this_test!();
+    for _ in 0..3 {
+        let ran = run_with(test, 4, ULFM, || {
+            let rank = std::env::var("OMPI_COMM_WORLD_RANK").expect("mpirun sets it");
+            if rank == "3" {
+                std::thread::spawn(|| {
+                    // The moment differs from run to run.
+                    std::thread::sleep(Duration::from_millis(u64::from(std::process::id() % 30)));
+                    members::die()
+                });
+            }
+            let (limit, slack) = (Duration::from_secs(4), Duration::from_secs(2));
+            let joining = || JoinOptions::new().time_limit(limit).join();
+            let began = Instant::now();
+            let error = joining().expect_err("a rank is dead").to_string();
+            assert!(began.elapsed() < limit + slack, "{:?}", began.elapsed());
+            let began = Instant::now();
+            let again = joining().expect_err("a rank is still dead").to_string();
+            assert!(began.elapsed() < limit + slack, "{:?}", began.elapsed());
+            let report = format!("{error}\n{again}");
+            std::fs::write(folder().join(format!("finished.{rank}")), report).expect("a report");
+        });
+        if !ran.output.contains("An error occurred in MPI_Init_thread") {
+            ran.expect_finished(&[0, 1, 2]);
+        }
+    }
+}
+
+#[test]
+fn ranks_of_a_single_host_listen_on_no_address() {
+    let test = this_test!();
+    run(test, 3, listen).expect_finished(&[0, 1, 2]);
+}
+
+fn listen(m: &Member) {
+    // Every member has reached member 0, so that all transports are in use.
+    m.barrier(3);
+    let links = std::fs::read_dir("/proc/self/fd").expect("own descriptors").flatten();
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    let sockets: Vec<String> =
+        targets.map(|target| target.to_string_lossy().into_owned()).collect();
+    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (address, is_listening) = (fields[1], fields[3] == "0A");
+            let is_own = sockets.contains(&format!("socket:[{}]", fields[9]));
+            assert!(!(is_own && is_listening), "listens on {address} of {table}");
+        }
+    }
+    m.end(3, "");
+}
+
+/// The members of two other nodes are stopped, so that the node of members 0 and 1 has no lease.
+/// What member 1 sends to member 0 is received when the job goes on, and not before.
+#[test]
+fn without_a_lease_no_message_is_received() {
+    let test = this_test!();
+    let options = [ULFM, &["-x", "OUTLAST_MPI_WITNESS=votes"]].concat();
+    let ran = run_by("groups:2", test, 5, &options, || {
+        play(receive_without_lease, Duration::from_secs(30))
+    });
+    ran.expect_finished(&[0, 1, 2, 3, 4]);
+}
+
+fn receive_without_lease(m: &Member) {
+    let job = &m.job;
+    m.barrier(5);
+    let others = [2, 3, 4].map(MemberId);
+    match m.me() {
+        0 => {
+            let inject = |fault: fn(MemberId) -> Fault| {
+                others.iter().for_each(|&other| job.inject(fault(other)).expect("a fault"));
+            };
+            inject(Fault::Stop);
+            // Longer than a lease.
+            m.sleep(Duration::from_secs(3));
+            job.send(MemberId(1), Port::User, b"sent too").expect("a local member");
+            let is_resumed = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_secs(2));
+                    is_resumed.store(true, std::sync::atomic::Ordering::SeqCst);
+                    inject(Fault::Resume);
+                });
+                let message = m.receive();
+                assert_eq!(message.bytes, b"sent");
+                assert!(is_resumed.load(std::sync::atomic::Ordering::SeqCst));
+            });
+        }
+        1 => {
+            while !others.iter().all(|&other| m.is_stopped(other)) {
+                m.nap();
+            }
+            m.sleep(Duration::from_millis(3500));
+            job.send(MemberId(0), Port::User, b"sent").expect("a local member");
+            assert_eq!(m.receive().bytes, b"sent too");
+        }
+        _ => {}
+    }
+    m.barrier(5);
+    m.end(5, "");
+}
+
+/// A node does not answer when a member of another node leaves: the leaver stays until the two
+/// remaining nodes have declared the silent node dead. Otherwise the last member would be a third
+/// of the votes, and end itself.
+#[test]
+fn a_member_leaves_only_when_no_node_is_in_doubt() {
+    let test = this_test!();
+    let options = [ULFM, &["-x", "OUTLAST_MPI_WITNESS=votes"]].concat();
+    let ran = run_with(test, 3, &options, || play(leave_in_doubt, Duration::from_secs(9)));
+    ran.expect_finished(&[0, 1]);
+}
+
+fn leave_in_doubt(m: &Member) {
+    let (job, silent) = (&m.job, MemberId(2));
+    m.barrier(3);
+    match m.me() {
+        0 => {
+            job.inject(Fault::Stop(silent)).expect("a stop");
+            m.wait_until("a member that left", || job.view().left.contains(MemberId(1)));
+            assert!(job.view().dead.contains(silent));
+            // Longer than the time limit.
+            let until = job.now().after(Duration::from_secs(10));
+            while job.now() < until {
+                job.fetch_add(Epoch::ANY, job.me(), COUNTER, 1).expect("its own memory");
+                m.sleep(Duration::from_millis(100));
+            }
+            job.inject(Fault::Kill(silent)).expect("a kill");
+            m.finish("");
+        }
+        1 => {
+            while !m.is_stopped(silent) {
+                m.nap();
+            }
+            // Longer than the period in which members ask each other.
+            m.sleep(Duration::from_millis(1500));
+            m.finish("");
+        }
+        _ => m.sleep(DEADLINE),
+    }
+    job.leave().expect("leaving");
+}
+
+/// A member without local members runs another program: its process lives on, and the member is
+/// dead all the same.
+#[test]
+fn a_member_that_calls_exec_is_dead_to_the_other_nodes() {
+    let test = this_test!();
+    run(test, 3, exec).expect_finished(&[0, 1]);
+}
+
+fn exec(m: &Member) {
+    m.barrier(3);
+    if m.me() == 2 {
+        let error = Command::new("sleep").arg("8").exec();
+        panic!("sleep does not start: {error}");
+    }
+    m.expect_dead(MemberId(2));
+    m.end(2, "");
+}
+
 #[test]
 fn a_job_without_ulfm_is_told_the_option_of_mpirun() {
     let test = this_test!();

@@ -1,14 +1,19 @@
 //! Tests with real processes on the shm engine, with real kills (SIGKILL) and stops (SIGSTOP).
 //!
-//! - `engine`, `engine_choice`, `launch`: joining, the shm engine, and the launcher.
+//! - `engine`, `engine_choice`, `launch`, `kernel`: joining, the shm engine, the launcher, and
+//!   kernels that lack system calls.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`, `salvage`, `snapshot`, `store_examples`: the store, and its example programs.
+//! - `image`: erasure-coded images.
 //! - `rma`: communicators and windows.
 //!
 //! The tests run as threads of a process. Only the members, which are processes of their own
 //! ([`members`]), join a job of several members, die, are stopped, or change limits and fail points
 //! of their process.
 
+#[cfg(feature = "faults")]
+#[path = "../support/images.rs"]
+mod image_bodies;
 #[path = "../support/members.rs"]
 mod members;
 #[cfg(feature = "faults")]
@@ -25,6 +30,9 @@ mod window_scenarios;
 mod engine;
 #[cfg(not(feature = "mpi"))]
 mod engine_choice;
+#[cfg(feature = "faults")]
+mod image;
+mod kernel;
 mod launch;
 #[cfg(feature = "faults")]
 mod promises;

@@ -221,6 +221,8 @@ fn bad_input_changes_nothing() {
     let error = Store::open(&job, Options::new().replicas(2))
         .expect_err("2 replicas in a job of a single member");
     assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+    let error = Store::open(&job, Options::new().expected_keys(1 << 40)).expect_err("8 TiB");
+    assert!(matches!(error, StoreError::OutOfMemory { .. }), "{error}");
     let store =
         Store::open(&job, Options::new().partitions(4)).expect("opened with fewer replicas");
     assert_eq!(store.put(b"", b"value"), Err(StoreError::BadKey { len: 0 }));
@@ -243,6 +245,11 @@ fn bad_input_changes_nothing() {
     assert!(matches!(store.flush(), Err(StoreError::OutOfMemory { .. })));
     assert_eq!(store.flush(), Ok(()), "an error is told once");
     assert_eq!(store.put_nb(b"", b""), Err(StoreError::BadKey { len: 0 }));
+    let mut tx = store.begin();
+    // No block is that long. The pages of the value are never touched.
+    let error = tx.put(b"huge", &vec![0; 4 << 30]).expect_err("larger than any block");
+    assert!(matches!(error, StoreError::OutOfMemory { .. }), "{error}");
+    tx.abort();
     #[cfg(feature = "serde")]
     {
         store.put_as(b"typed", "text").expect("put");
@@ -504,6 +511,66 @@ fn a_value_may_be_large() {
             assert!(store.delete(b"large").expect("delete"));
         }
         store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
+/// Three members put 600 keys into a store, open another store beside it, and call `open` of the
+/// first store once more: no acknowledged value is lost, also when a member is killed then.
+#[test]
+fn several_stores_of_a_job_lose_nothing_when_a_member_is_killed() {
+    play(this_test!(), 3, 1, |job| {
+        let store = open(&job, 2);
+        let me = job.me().0;
+        let keys: Vec<String> = (0..200).map(|number| format!("key/{me}/{number}")).collect();
+        for key in &keys {
+            store.put(key.as_bytes(), b"first").expect("put");
+        }
+        let again = Store::open(&job, Options::new()).unwrap_err();
+        assert_eq!(again, StoreError::AlreadyOpen { name: String::new() });
+        let options = Options::new().replicas(2).partitions(16).expected_keys(1024);
+        let second = Store::open(&job, options.name("second")).expect("opened");
+        for key in &keys {
+            second.put(key.as_bytes(), b"second").expect("put");
+        }
+        second.add(b"done", 1).expect("added");
+        let all = || second.add(b"done", 0).expect("read") == 3;
+        wait_until(&job, PATIENCE, "all members", all);
+        if me == 1 {
+            job.fence(job.me(), Time::NEVER).expect("killed");
+        }
+        wait_until(&job, PATIENCE, "the death", || job.epoch() == Epoch(1));
+        for member in 0..3 {
+            for number in 0..200 {
+                let key = format!("key/{member}/{number}");
+                for (store, text) in [(&store, &b"first"[..]), (&second, b"second")] {
+                    let value = store.get(key.as_bytes()).expect("read").expect("acknowledged");
+                    assert_eq!(value.bytes(), text);
+                }
+            }
+        }
+        second.close().expect("closed");
+        store.close().expect("closed");
+        job.leave().expect("left");
+    });
+}
+
+/// A member is killed after it has closed the store, and before it opens it again.
+#[test]
+fn a_store_is_opened_again_when_a_member_was_killed_after_close() {
+    play(this_test!(), 4, 1, |job| {
+        for step in 0..6u64 {
+            let store = open(&job, 2);
+            let key = format!("key/{}", job.me());
+            assert_eq!(store.get(key.as_bytes()), Ok(None), "it begins empty");
+            store.put(key.as_bytes(), &step.to_le_bytes()).expect("put");
+            let value = store.get(key.as_bytes()).expect("read").expect("just put");
+            assert_eq!(value.bytes(), step.to_le_bytes());
+            store.close().expect("closed");
+            if step == 2 && job.me() == MemberId(3) {
+                job.fence(job.me(), Time::NEVER).expect("killed");
+            }
+        }
         job.leave().expect("left");
     });
 }

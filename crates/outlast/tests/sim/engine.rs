@@ -2,7 +2,7 @@
 //! around deaths. [`crate::engine_memory`] checks that a run leaves no memory behind.
 
 use crate::simulation::without_panic_messages;
-use outlast::engine::{Done, Fault, Operation, Port, TRY_SEND_LEN_MAX};
+use outlast::engine::{Done, Fault, Operation, Port, TRY_SEND_LEN_MAX, message_cost};
 use outlast::sim::{self, Action, Cost, Link, Options, Outcome, Report, When};
 use outlast::{Epoch, Error, Job, MemberId, Service, Time};
 use std::cell::{Cell, RefCell};
@@ -758,7 +758,7 @@ fn a_stopped_member_can_be_killed_and_a_member_left_stopped_is_reported() {
 fn a_full_inbox_of_a_stopped_member_times_out_its_senders() {
     for link in LINKS {
         let options = Options {
-            inbox_messages_max: 4,
+            message_credit: 4 * message_cost(1),
             time_limit: Duration::from_secs(1),
             ..Options::new(2, 6).link(link)
         };

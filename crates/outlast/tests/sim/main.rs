@@ -4,6 +4,7 @@
 //! - `engine`, `engine_memory`: the simulator itself.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`: the calls and protocols of the store, by subject.
+//! - `image`: erasure-coded images.
 //! - `snapshot`: snapshots of the store.
 //! - `rma`: communicators and windows.
 //!
@@ -15,6 +16,8 @@
 
 #[path = "../support/damaged_segment.rs"]
 mod damaged_segment;
+#[path = "../support/images.rs"]
+mod image_bodies;
 #[path = "../support/promises.rs"]
 mod promise_bodies;
 #[path = "../support/reexecution.rs"]
@@ -28,6 +31,7 @@ mod window_scenarios;
 
 mod engine;
 mod engine_memory;
+mod image;
 mod promises;
 mod rma;
 mod snapshot;

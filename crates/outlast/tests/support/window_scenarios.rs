@@ -620,9 +620,13 @@ fn a_forced_holder_wakes_late(job: &Job) {
             // Stopped at some point in here.
             await_word(&comm, 2, 2);
             let lost = WindowError::LockLost { target: 0 };
-            match job.now().0 % 3 {
+            let exclusive = LockKind::Exclusive;
+            match job.now().0 % 6 {
                 0 => assert_eq!(window.put(0, 0, &[9; 16]), Err(lost)),
                 1 => assert_eq!(window.unlock(0), Err(lost)),
+                2 => assert_eq!(window.lock(0, exclusive), Err(lost)),
+                3 => assert_eq!(window.lock_within(0, exclusive, Duration::ZERO), Err(lost)),
+                4 => assert_eq!(window.lock_all(), Err(lost)),
                 _ => assert_eq!(window.flush(0), Err(lost)),
             }
             assert_eq!(window.unlock(0), Err(WindowError::NotLocked { target: 0 }));

@@ -15,21 +15,22 @@
 //! | `serve.rs` | requests and messages that arrive |
 //! | `detector.rs` | finding failed members, performing what `membership.rs` demands |
 //! | `membership.rs` | the state of each member: alive, suspected, quarantined, dead |
+//! | `silence.rs` | for how long each node has been silent |
 //! | `lease.rs` | this member's lease, by the rules in `quorum.rs` |
 
 use super::detector::{DETECT_PERIOD, Detector, ProcessProbe};
-use super::link::{Link, MESSAGE_WINDOW, Outgoing, PIECE_LEN};
+use super::lease::Lease;
+use super::link::{Link, Outgoing, PIECE_LEN};
 use super::membership::Membership;
 use super::onesided::{Path, watch};
 use super::quorum::Quorum;
 use super::request::OpenRequest;
 use super::wire::{self, Header, Kind};
 use crate::engine::shm::Shm;
-use crate::engine::{Engine, Error, MemberId, MemberSet, Message, Port, Time};
+use crate::engine::{Engine, Error, MESSAGE_CREDIT, MemberId, MemberSet, Message, Port};
 use outlast_mpi_sys::{Comm, Completed, Request, Tester};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// The tag of all frames. MPI keeps messages with equal tags in order, and so keeps operations in
 /// order.
@@ -38,9 +39,6 @@ pub(super) const TAG: i32 = 1;
 /// What a member tells about itself in its first frame.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
-    pub(super) pid: i32,
-    /// Names the kernel. Members under a common kernel can signal each other.
-    pub(super) kernel: String,
     pub(super) domain: String,
 }
 
@@ -65,8 +63,9 @@ pub(super) struct Core {
     pub(super) detector: Detector,
     /// Only if the kernel cannot be asked about every remote member.
     pub(super) quorum: Option<Quorum>,
-    /// Until when this member has a lease: [`Time::NEVER`] if it needs none.
-    pub(super) lease: Arc<AtomicU64>,
+    pub(super) lease: Arc<Lease>,
+    /// By node: the member of it that has granted last.
+    pub(super) granting: Vec<Option<MemberId>>,
     /// Replies that may be sent once this member has a lease.
     pub(super) held_replies: VecDeque<(MemberId, Outgoing)>,
     /// The quarantined members that were announced to the other nodes.
@@ -88,7 +87,7 @@ impl Core {
     ) -> Core {
         let members = node_of.len();
         let frame_len = wire::HEADER_LEN + wire::deaths_len_max(members) + PIECE_LEN;
-        let hello = Header::new(Kind::Hello, 0, 0, [myself.pid as u64, 0, 0]);
+        let hello = Header::new(Kind::Hello, 0, 0, [0; 3]);
         let has_probe = |member: &MemberId| probes[member.index()].is_available();
         let probed = (0..members as u32).map(MemberId).filter(has_probe).collect();
         let membership = Membership::new(node.me(), node_of.clone(), probed);
@@ -106,7 +105,7 @@ impl Core {
             sends: Vec::new(),
             sending: Vec::new(),
             links: (0..members)
-                .map(|_| Link { credit: [MESSAGE_WINDOW; Port::COUNT], ..Link::default() })
+                .map(|_| Link { credit: [MESSAGE_CREDIT; Port::COUNT], ..Link::default() })
                 .collect(),
             open_requests: HashMap::new(),
             id_next: 1,
@@ -114,7 +113,8 @@ impl Core {
             membership,
             detector: Detector::new(probes, node.now()),
             quorum: needs_quorum.then(|| Quorum::new(node.me(), node_of)),
-            lease: Arc::new(AtomicU64::new(if needs_quorum { 0 } else { Time::NEVER.0 })),
+            lease: Arc::new(Lease::new(needs_quorum)),
+            granting: vec![None; members],
             held_replies: VecDeque::new(),
             announced: MemberSet::new(),
             has_arrivals: false,
@@ -122,7 +122,7 @@ impl Core {
         };
         for member in remote {
             core.receive_from(member.index());
-            let payload = format!("{}\n{}", myself.kernel, myself.domain).into_bytes();
+            let payload = myself.domain.clone().into_bytes();
             let queue = &mut core.links[member.index()].queue;
             queue.push_back(Outgoing::Small { header: hello, payload });
         }
@@ -150,7 +150,7 @@ impl Core {
             self.keep_lease(node);
             self.detector.detect_at = now.after(DETECT_PERIOD);
         }
-        if !self.held_replies.is_empty() && self.has_lease(now) {
+        if !self.held_replies.is_empty() && self.lease.is_valid() {
             for (to, reply) in std::mem::take(&mut self.held_replies) {
                 if !self.membership.is_dead(to) {
                     self.enqueue(node, to, reply);

@@ -11,19 +11,21 @@
 //! be stopped or cut off themselves. The pidfds of all remote members under this kernel are polled
 //! once a second, and the pidfds of suspects in every review.
 //!
-//! Each member observes the silence of nodes for itself, by the frames that it receives itself. The
-//! quarantine that follows holds for its whole node, also if its local members still hear the
-//! silent node. Silence counts only while a lease request to the node is open, and not before the
-//! first frame of the node has arrived. In a job without leases (all members under a single kernel)
-//! there is no detection of silence.
+//! Each member observes the silence of nodes (`silence.rs`), by the frames that any member of its
+//! own node receives: the quarantine that follows holds for its whole node. Silence counts only
+//! while a lease request to the node is open and this member has a lease, and not before the first
+//! frame of the node has arrived. In a job without leases (all members under a single kernel) there
+//! is no detection of silence.
 
 use super::core::Core;
 use super::membership::{self, Action, Event};
+use super::silence::Silence;
 use super::wire::{Deaths, Header, Kind};
-use crate::engine::shm::Shm;
+use crate::engine::shm::{Shm, has_replaced_memory};
 use crate::engine::{Engine, Error, MemberId, MemberSet, Time};
 use outlast_mpi_sys::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -47,27 +49,44 @@ const SILENCE_STEP_MAX: Duration = Duration::from_millis(100);
 pub(super) enum ProcessProbe {
     /// Nothing: the process runs under another kernel.
     Unavailable,
-    /// Whether this process has ended.
-    Process(OwnedFd),
-    /// The process had ended before it could be opened.
-    Ended,
+    /// Nothing, because the majority is to decide, as a test wants it. This process can be
+    /// signalled.
+    Signals(OwnedFd),
+    /// Whether this process has ended, or has called exec and thereby replaced its memory, of which
+    /// the file with this number was a part.
+    Process { pidfd: OwnedFd, pid: u32, inode: u64 },
 }
 
 impl ProcessProbe {
     /// Whether the kernel says that the process has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        match self {
-            ProcessProbe::Unavailable => false,
-            ProcessProbe::Ended => true,
-            ProcessProbe::Process(pidfd) => {
-                let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-                matches!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)), Ok(1))
-            }
-        }
+    fn has_ended(&self) -> bool {
+        let ProcessProbe::Process { pidfd, .. } = self else { return false };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&at_once)), Ok(1))
+    }
+
+    /// Whether the kernel says that the process has ended, or that it runs another program.
+    fn is_gone(&self) -> bool {
+        let has_replaced = match self {
+            // The end is asked for last: a process that has not ended then had this number.
+            ProcessProbe::Process { pid, inode, .. } => has_replaced_memory(*pid, *inode),
+            _ => false,
+        };
+        has_replaced || self.has_ended()
     }
 
     pub(super) fn is_available(&self) -> bool {
-        !matches!(self, ProcessProbe::Unavailable)
+        matches!(self, ProcessProbe::Process { .. })
+    }
+
+    /// Sends the process a signal; `None` if it runs under another kernel.
+    pub(super) fn signal(&self, signal: Signal) -> Option<rustix::io::Result<()>> {
+        match self {
+            ProcessProbe::Unavailable => None,
+            ProcessProbe::Signals(pidfd) | ProcessProbe::Process { pidfd, .. } => {
+                Some(pidfd_send_signal(pidfd, signal))
+            }
+        }
     }
 }
 
@@ -80,12 +99,13 @@ pub(super) struct Detector {
     /// When the detector is due, also without an error.
     pub(super) detect_at: Time,
     probe_at: Time,
+    /// Counts the periods of the probe.
+    probe_turn: usize,
     /// Room for the ranks that MPI calls failed.
     failed_ranks: Vec<i32>,
     /// The members that a frame has arrived from since the last look for silent nodes.
     pub(super) heard: MemberSet,
-    /// By node: for how long it has answered nothing. `None` until its first frame has arrived.
-    silence: Vec<Option<Duration>>,
+    silence: Silence,
     silence_checked_at: Time,
 }
 
@@ -97,9 +117,10 @@ impl Detector {
             has_trouble: false,
             detect_at: Time(0),
             probe_at: Time(0),
+            probe_turn: 0,
             failed_ranks: vec![0; members],
             heard: MemberSet::new(),
-            silence: vec![None; members],
+            silence: Silence::new(members),
             silence_checked_at: now,
         }
     }
@@ -128,6 +149,14 @@ impl Core {
                     suspected.insert(member);
                 }
             }
+            // Reading about its memory takes longer: a single member in each period.
+            let living = self.membership.living_remote();
+            self.detector.probe_turn += 1;
+            if let Some(&member) = living.get(self.detector.probe_turn % living.len().max(1))
+                && self.detector.probes[member.index()].is_gone()
+            {
+                suspected.insert(member);
+            }
         }
         self.drive(node, Event::Suspected(suspected));
         let has_news = self.drive(node, Event::ReviewDue);
@@ -150,38 +179,40 @@ impl Core {
     pub(super) fn detect_silence(&mut self, node: &Shm) {
         let now = node.now();
         let detector = &mut self.detector;
+        let checked_at = std::mem::replace(&mut detector.silence_checked_at, now);
         // A member that was itself stopped must not blame the other members.
-        let elapsed = now.since(detector.silence_checked_at).min(SILENCE_STEP_MAX);
-        detector.silence_checked_at = now;
+        let elapsed = now.since(checked_at).min(SILENCE_STEP_MAX);
+        self.lease.count(elapsed);
         let heard = std::mem::take(&mut detector.heard);
         let living = self.membership.living_remote();
-        let nodes = detector.silence.len();
-        let (mut has_spoken, mut is_lease_requested) = (vec![false; nodes], vec![false; nodes]);
+        let mut asked = vec![false; self.membership.members()];
         for &member in &living {
             let number = self.membership.node_of(member);
-            has_spoken[number] |= heard.contains(member);
-            is_lease_requested[number] |= self.links[member.index()].is_lease_requested;
-        }
-        for (number, silence) in detector.silence.iter_mut().enumerate() {
-            match silence {
-                _ if has_spoken[number] => *silence = Some(Duration::ZERO),
-                Some(silence) if is_lease_requested[number] => *silence += elapsed,
-                _ => {}
+            if heard.contains(member) {
+                node.record_heard(number, now);
             }
+            asked[number] |= self.links[member.index()].is_lease_requested;
         }
+        // Frames to other members of this node count as well.
+        let is_heard = |number: usize| node.heard_at(number) >= checked_at.max(Time(1));
+        detector.silence.count(elapsed, self.lease.is_valid(), is_heard, |number| asked[number]);
         let limit = (node.time_limit() / SILENCE_FRACTION).max(SILENCE_MIN);
-        let silence_of = |member: MemberId| detector.silence[self.membership.node_of(member)];
-        let mut suspected: MemberSet = living
-            .into_iter()
-            .filter(|&member| silence_of(member).is_some_and(|silence| silence >= limit))
-            .collect();
+        let is_silent =
+            |&member: &MemberId| detector.silence.is_over(self.membership.node_of(member), limit);
+        let mut suspected: MemberSet = living.into_iter().filter(is_silent).collect();
         if let Some(quorum) = &mut self.quorum {
-            suspected.union_with(&quorum.members_to_evict(
-                &self.membership.dead(),
-                now,
-                elapsed,
-                limit,
-            ));
+            let dead = self.membership.dead();
+            let evicted = quorum.members_to_evict(&dead, Shm::lease_clock(), elapsed, limit);
+            for member in evicted.iter() {
+                // No node quarantines a member that its kernel knows to live: the kernel ends it,
+                // and then proves its death. An error means that the process has ended, or that
+                // another node has to do it.
+                let probe = &detector.probes[member.index()];
+                if probe.is_available() {
+                    let _ = probe.signal(Signal::KILL);
+                }
+            }
+            suspected.union_with(&evicted);
         }
         self.drive(node, Event::Suspected(suspected));
     }
@@ -196,9 +227,9 @@ impl Core {
         }
     }
 
-    /// Enters deaths that a frame reports into the log of this node, and applies them.
-    pub(super) fn merge_deaths(&mut self, node: &Shm, deaths: Deaths) {
-        self.drive(node, Event::Reported(deaths));
+    /// Enters deaths that a frame of `from` reports into the log of this node, and applies them.
+    pub(super) fn merge_deaths(&mut self, node: &Shm, from: MemberId, deaths: Deaths) {
+        self.drive(node, Event::Reported(deaths, from));
     }
 
     /// Whether a remote member is dead, by the log as it is now.
@@ -220,10 +251,11 @@ impl Core {
         match action {
             Action::Quarantine => return self.quarantine(node),
             Action::ReadLog => return self.read_log(node),
-            Action::CheckSuspects => return self.check_suspects(node),
+            Action::CheckSuspects => return self.check_suspects(),
             Action::Fence(member) => self.fence(node, member),
-            Action::DeclareDead((dead, left)) => {
-                node.declare_dead(dead.iter().map(|member| (member, left.contains(member))));
+            Action::DeclareDead((dead, left), reporter) => {
+                let deaths = dead.iter().map(|member| (member, left.contains(member)));
+                node.declare_dead(deaths, reporter);
             }
             Action::Disconnect(member) => self.disconnect(member),
             Action::RenewLease => self.renew_lease(node),
@@ -242,7 +274,7 @@ impl Core {
         let quorum = self.quorum.as_mut()?;
         for member in self.membership.suspects() {
             let probe = &self.detector.probes[member.index()];
-            if !probe.is_available() || probe.has_ended() {
+            if !probe.is_available() || probe.is_gone() {
                 node.quarantine(member);
             }
         }
@@ -265,21 +297,23 @@ impl Core {
 
     /// The suspects with a confirmed death: by the kernel, or by a majority while this member has
     /// a lease itself.
-    fn check_suspects(&mut self, node: &Shm) -> Option<Event> {
+    fn check_suspects(&mut self) -> Option<Event> {
         let suspects = self.membership.suspects();
         if suspects.is_empty() {
             return None;
         }
-        let (now, dead) = (node.now(), self.membership.dead());
-        let has_lease = self.has_lease(now);
-        let mut is_confirmed =
-            |member: MemberId| match (&self.detector.probes[member.index()], &mut self.quorum) {
+        let (now, dead) = (Shm::lease_clock(), self.membership.dead());
+        let has_lease = self.lease.is_valid();
+        let mut is_confirmed = |member: MemberId| {
+            let probe = &self.detector.probes[member.index()];
+            match &mut self.quorum {
                 // Asked in any case: asking starts the eviction wait.
-                (ProcessProbe::Unavailable, Some(quorum)) => {
+                Some(quorum) if !probe.is_available() => {
                     quorum.may_declare_dead(member, &dead, now) && has_lease
                 }
-                (probe, _) => probe.has_ended(),
-            };
+                _ => probe.is_gone(),
+            }
+        };
         let confirmed = suspects.into_iter().filter(|&member| is_confirmed(member)).collect();
         Some(Event::Confirmed(confirmed))
     }

@@ -1,8 +1,11 @@
 //! Joining a job under mpirun.
 //!
-//! All calls of MPI that wait for all ranks are here: the duplicate of the program's communicator,
-//! and a gather in which all members introduce themselves. Both are polled within the time limit. A
-//! rank that dies meanwhile makes joining fail at the other ranks.
+//! All calls of MPI that wait for all ranks are here: MPI_Init, the duplicate of the program's
+//! communicator, and a gather in which all members introduce themselves. The last two are polled
+//! within the time limit. MPI_Init can neither be polled nor interrupted, and does not return if a
+//! rank dies before all ranks are in it. So a thread of its own calls it, and joining waits for
+//! that thread within the time limit. A rank that dies meanwhile makes joining fail at the other
+//! ranks.
 //!
 //! Members with equal host name and kernel form a node. The lowest member of a node provides the
 //! memory of the node's shm job, and the other members of the node map it.
@@ -19,12 +22,18 @@ use crate::engine::{JoinError, JoinOptions};
 use crate::sync::lock;
 use outlast_mpi_sys as mpi;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// The member that this process has become. A process can be a single member only.
 static JOINED: Mutex<Option<MemberId>> = Mutex::new(None);
+
+/// The result of MPI_Init, while a thread calls it for this process. A failed join leaves it here:
+/// a second join waits for the thread of the first, since MPI must not be initialized twice.
+static INITIALIZING: Mutex<Option<Receiver<mpi::Result<mpi::Initialized>>>> = Mutex::new(None);
 
 /// Whether this member has left. Read when the process exits.
 pub(super) static HAS_LEFT: AtomicI32 = AtomicI32::new(0);
@@ -36,15 +45,24 @@ struct Introduction {
     pid: u32,
     /// The file descriptor of the memory that it has made for its node.
     descriptor: i32,
+    /// When the process was started, in ticks of its kernel's clock.
+    started_at: u64,
+    /// The number of the file of that memory.
+    inode: u64,
 }
 
 impl Introduction {
-    /// Opens the process of this member, which runs under this kernel.
-    fn probe(&self, rank: usize) -> std::result::Result<ProcessProbe, JoinError> {
-        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(ProcessProbe::Ended) };
+    /// Opens the process of this member, which claims to run under this kernel; `None` if this
+    /// kernel has no process with that number and that start. Hosts that are copies of a running
+    /// virtual machine have equal kernel identities, and their process numbers mean nothing to each
+    /// other. A process that has ended meanwhile is not opened either: a majority decides about it.
+    fn open(&self, rank: usize) -> std::result::Result<Option<OwnedFd>, JoinError> {
+        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(ProcessProbe::Process(pidfd)),
-            Err(rustix::io::Errno::SRCH) => Ok(ProcessProbe::Ended),
+            // The start is read after the descriptor was opened: it is that of the opened process,
+            // or of a later process with this number.
+            Ok(pidfd) => Ok((start_of(self.pid) == Some(self.started_at)).then_some(pidfd)),
+            Err(rustix::io::Errno::SRCH) => Ok(None),
             Err(error) => Err(JoinError::Mpi {
                 reason: format!(
                     "cannot watch the process of rank {rank}: {error}; is `ulimit -n` above the \
@@ -67,7 +85,7 @@ impl Mpi {
         if let Some(member) = *joined {
             return Err(JoinError::AlreadyJoined { member, pid });
         }
-        initialize(options)?;
+        initialize(options, until)?;
         let mut duplicate =
             mpi::Duplicate::begin(options.communicator.unwrap_or_else(mpi::Comm::world))
                 .map_err(mpi_error)?;
@@ -93,16 +111,27 @@ impl Mpi {
         let own = JobMemory::create(members - spares, spares, Some(limit))?;
         let node = node_identity(group_len.map(|len| rank / len));
         let kernel = hash(&kernel_identity());
-        let words =
-            [node[0], node[1], kernel[0], kernel[1], u64::from(pid), own.descriptor() as u64];
+        let started_at = start_of(pid).unwrap_or(0);
+        let words = [
+            node[0],
+            node[1],
+            kernel[0],
+            kernel[1],
+            u64::from(pid),
+            own.descriptor() as u64,
+            started_at,
+            Shm::memory_inode(&own),
+        ];
         let mut gather = mpi::Gather::begin(comm, members, words).map_err(mpi_error)?;
         let all: Vec<Introduction> = poll_for_all(until, options.time_limit, || gather.poll())?
             .into_iter()
-            .map(|[a, b, c, d, pid, file]| Introduction {
+            .map(|[a, b, c, d, pid, file, started_at, inode]| Introduction {
                 node: [a, b],
                 kernel: [c, d],
                 pid: pid as u32,
                 descriptor: file as i32,
+                started_at,
+                inode,
             })
             .collect();
         let is_local: Vec<bool> = all.iter().map(|other| other.node == node).collect();
@@ -117,16 +146,33 @@ impl Mpi {
                      OUTLAST_MPI_PATH=messages"
                 ),
             };
-            JobMemory::fetch(all[first].pid, all[first].descriptor).map_err(refused)?
+            let maker = &all[first];
+            if start_of(maker.pid) != Some(maker.started_at) {
+                return Err(JoinError::Mpi {
+                    reason: format!(
+                        "rank {first} has the host name and the kernel of this rank, but no process
+                        \
+                         with its number and start is here: it has ended, or the two hosts are \
+                         copies of a virtual machine and need different host names"
+                    ),
+                });
+            }
+            JobMemory::fetch(maker.pid, maker.descriptor).map_err(refused)?
         };
         let local_count = is_local.iter().filter(|&&is| is).count();
         let mut probes = Vec::with_capacity(members);
         for (rank, introduction) in all.iter().enumerate() {
-            let is_probed = asks_kernel && introduction.kernel == kernel && !is_local[rank];
-            probes.push(if is_probed {
-                introduction.probe(rank)?
-            } else {
-                ProcessProbe::Unavailable
+            let is_here = introduction.kernel == kernel && !is_local[rank];
+            let pidfd = if is_here { introduction.open(rank)? } else { None };
+            // The members of a node map the memory of its lowest member.
+            let lowest = all.iter().position(|other| other.node == introduction.node);
+            let inode = lowest.map_or(introduction.inode, |lowest| all[lowest].inode);
+            probes.push(match pidfd {
+                None => ProcessProbe::Unavailable,
+                Some(pidfd) if asks_kernel => {
+                    ProcessProbe::Process { pidfd, pid: introduction.pid, inode }
+                }
+                Some(pidfd) => ProcessProbe::Signals(pidfd),
             });
         }
         let domain = options.domain.clone().or_else(|| std::env::var("OUTLAST_DOMAIN").ok());
@@ -145,12 +191,11 @@ impl Mpi {
         // has passed.
         let (world_rank, _) = mpi::Comm::world().rank_and_size().map_err(mpi_error)?;
         mpi::die_on_exit(&HAS_LEFT, world_rank, report.as_deref()).map_err(mpi_error)?;
-        let myself = Peer { pid: pid as i32, kernel: kernel_identity(), domain };
+        let myself = Peer { domain };
         let lowest_of = |node| all.iter().position(|other| other.node == node).unwrap_or(0);
         let node_of: Vec<usize> =
             all.iter().map(|introduction| lowest_of(introduction.node)).collect();
-        let core = (local_count < members)
-            .then(|| Core::new(comm, &node, node_of, probes, myself.clone()));
+        let core = (local_count < members).then(|| Core::new(comm, &node, node_of, probes, myself));
         let onesided = match core.is_some() && onesided::is_wanted() {
             true => Some(OneSided::open(comm, &node, until, options.time_limit)?),
             false => None,
@@ -167,7 +212,6 @@ impl Mpi {
             crowded_until: AtomicU64::new(0),
             quick_yields: AtomicU32::new(0),
             moved_at: AtomicU64::new(0),
-            myself,
             comm,
         })
     }
@@ -183,7 +227,8 @@ impl Mpi {
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
             body();
         };
-        self.node.start_background(Box::new(body))
+        // As on shm: a member that cannot serve leaves, here also for the other nodes.
+        self.node.try_start_background(Box::new(body)).inspect_err(|_| drop(self.leave()))
     }
 
     /// Waits until all living members have joined. Leaves the job if a member does not join within
@@ -267,11 +312,41 @@ pub(super) fn poll_for_all<T>(
     }
 }
 
+/// Initializes MPI, unless the program has done so, in a thread of its own. If the thread does not
+/// return from MPI_Init in time, it stays there until the process exits.
+fn call_mpi_init(
+    until: Instant,
+    limit: Duration,
+) -> std::result::Result<mpi::Initialized, JoinError> {
+    let mut initializing = lock(&INITIALIZING);
+    if initializing.is_none() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .name("outlast-init".into())
+            .spawn(move || sender.send(mpi::init()))
+            .map_err(|error| JoinError::System { what: "starting a thread for MPI_Init", error })?;
+        *initializing = Some(receiver);
+    }
+    let receiver = initializing.as_ref().expect("just set");
+    match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        Ok(result) => {
+            *initializing = None;
+            result.map_err(mpi_error)
+        }
+        Err(_) => Err(JoinError::Mpi {
+            reason: format!(
+                "MPI_Init has not returned within {limit:?}: a rank has died before all ranks had \
+                 called it, or does not call it; end the job and start it again"
+            ),
+        }),
+    }
+}
+
 /// Initializes MPI, unless the program has done so, and checks that it offers what this engine
 /// needs.
-fn initialize(options: &JoinOptions) -> std::result::Result<(), JoinError> {
+fn initialize(options: &JoinOptions, until: Instant) -> std::result::Result<(), JoinError> {
     let refuse = |reason: &str| Err(JoinError::Mpi { reason: reason.into() });
-    let initialized = mpi::init().map_err(mpi_error)?;
+    let initialized = call_mpi_init(until, options.time_limit)?;
     if !initialized.thread_multiple {
         return refuse(
             "the program initialized MPI without MPI_THREAD_MULTIPLE; ask for it in \
@@ -312,6 +387,13 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// When a process under this kernel was started, in ticks; `None` if there is no such process.
+fn start_of(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the process may contain anything; the state is the third field.
+    text.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
 /// Identifies the kernel and its process numbers: members with equal identities can signal each
 /// other. They are of a single node only if their host names are equal too, since tests make
 /// several hosts of a machine.
@@ -324,4 +406,24 @@ fn kernel_identity() -> String {
 
 pub(super) fn mpi_error(error: mpi::Error) -> JoinError {
     JoinError::Mpi { reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a copy of a virtual machine another process may have the number of a member, or none.
+    #[test]
+    fn a_process_with_another_start_is_not_the_member() {
+        let pid = std::process::id();
+        let started_at = start_of(pid).expect("this process runs");
+        let open = |pid: u32, started_at: u64| {
+            let (node, kernel) = ([0; 2], [0; 2]);
+            let introduction =
+                Introduction { node, kernel, pid, descriptor: 3, started_at, inode: 1 };
+            introduction.open(1).expect("no error").is_some()
+        };
+        assert!(open(pid, started_at));
+        assert!(!open(pid, started_at + 1) && !open(4_194_305, started_at));
+    }
 }

@@ -15,7 +15,7 @@ use super::onesided::{Path, watch};
 use super::request::is_wanted;
 use super::wire::{self, Deaths, Header, Kind};
 use crate::engine::shm::Shm;
-use crate::engine::{COMPOUND_LEN_MAX, Engine, MESSAGE_LEN_MAX, MemberId, Port, Time};
+use crate::engine::{COMPOUND_LEN_MAX, Engine, MemberId, Port, Time};
 use std::collections::VecDeque;
 
 /// How many frames to a member are given to MPI at a time. Further frames wait in the link's queue,
@@ -29,15 +29,6 @@ const GET_WINDOW: usize = 1 << 20;
 /// How many bytes of puts may be in flight to a member before it reports to have taken them. MPI
 /// itself would accept any number of frames, see [`PIECE_LEN`].
 pub(super) const PUT_WINDOW: u64 = 1 << 20;
-
-/// How many bytes of messages for a port may be in flight to, or waiting at, a receiver.
-pub(super) const MESSAGE_WINDOW: u64 = 4 << 20;
-const _: () = assert!(MESSAGE_WINDOW > message_cost(MESSAGE_LEN_MAX));
-
-/// How much of its window a message takes: more than its bytes, so that empty messages count too.
-pub(super) const fn message_cost(len: usize) -> u64 {
-    len as u64 + 64
-}
 
 /// The most bytes of data in a frame. All members use this length, since each has a receive buffer
 /// for up to 1024 members.

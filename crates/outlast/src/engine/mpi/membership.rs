@@ -3,8 +3,8 @@
 //! [`Membership`] is a state machine without side effects. [`Membership::apply`] takes an
 //! [`Event`], changes the states and returns the [`Action`]s that follow from it. [`drive`] has the
 //! actions performed (by `detector.rs`), applies the events that they cause, and ends when no
-//! action is left. Every change of a state goes through it, on every path: the periodic review, a
-//! frame that reports deaths, an operation that finds the epoch raised.
+//! action is left. Every change of a state goes through [`drive`], on every path: the periodic
+//! review, a frame that reports deaths, an operation that finds the epoch raised.
 //!
 //! # Terms
 //! - *Link*: the queue of frames to a remote member, with its flow control (`link.rs`).
@@ -15,7 +15,8 @@
 //! - *Eviction wait*: the 2.5 s for which a quorum must have had a member in quarantine before the
 //!   member is declared dead.
 //! - *Partial partition*: two nodes do not reach each other, and further nodes reach both. After
-//!   some time the job evicts the smaller of the two nodes.
+//!   some time the job keeps the largest group of nodes that reach each other, and evicts the other
+//!   nodes (`quorum.rs`, rule 5).
 //! - *Review*: [`Event::ReviewDue`], every 10 ms, and at once after MPI has reported an error.
 //!
 //! # States
@@ -25,9 +26,9 @@
 //! - *suspected*: MPI calls the member failed, the kernel says that its process has ended, its node
 //!   is silent, or a partial partition evicts it. A suspicion proves nothing. The event
 //!   [`Event::Suspected`] only changes the state; what follows is done by the next review. A member
-//!   that the kernel knows to live stays in this state. A member with an ended process waits, here
-//!   or in quarantine, for its *node mates*, the other members of its node: the next section says
-//!   why.
+//!   that the kernel knows to live stays in this state. A member with an ended process stays in
+//!   this state or in quarantine while any of its *node mates*, the other members of its node, is
+//!   neither confirmed nor dead: the next section says why.
 //! - *quarantined*: the review of this member, or of another local member, has set the bit of the
 //!   suspected member in the memory of this node. A review sets these bits only in a job with
 //!   quorums. No member of this node sends the member anything, for ever. The eviction wait may
@@ -43,36 +44,38 @@
 //! Declaring a member dead enters it into the death log of this node. There are two ways to it:
 //!
 //! - *By proof.* The member is suspected or quarantined, its death is *confirmed*, and every other
-//!   member of its node is confirmed or dead too. If its process runs under the kernel of this
-//!   member, the kernel confirms that it has ended (a pidfd, opened at joining, tells). This needs
-//!   no quorum, no lease and no wait, also in a job under several kernels. Otherwise a quorum
-//!   confirms the death, after the eviction wait, in which a member that was merely cut off has
-//!   ceased to serve. This member must have a lease itself at that time.
-//! - *By report.* A frame carries the deaths that its sender knows. They are entered without a vote
-//!   and without a lease: the first reporter had proof, or is a member of the dead member's node,
-//!   and reports after that node has raised its epoch. A member that finds itself among the dead of
-//!   a frame, or of its node's log, and has not left, ends its process at once.
+//!   member of its node is confirmed or dead too. If its process runs under the kernel of the
+//!   deciding member, the kernel confirms that it has ended (a pidfd, opened at joining, tells).
+//!   This needs no quorum, no lease and no wait, also in a job under several kernels. Otherwise a
+//!   quorum confirms the death, after the eviction wait, in which a member that was merely cut off
+//!   has ceased to serve. The deciding member must have a lease at that time.
+//! - *By report.* A frame carries the deaths that its sender knows. The receiver enters them
+//!   without a vote and without a lease: the first member that reported a death had proof, or was a
+//!   node mate of the dead member. A node mate reports a death only after its node has raised its
+//!   epoch; the next paragraph says why this is enough. A member that finds itself among the dead
+//!   of a frame, or of its node's log, and has not left, ends its process at once.
 //!
-//! Why the whole node: local members of the failed member still map its memory. Until their view
+//! Why the whole node: the node mates of the failed member still map its memory. Until their view
 //! has the death they may read values there that the rest of the job has replaced. So a single
-//! ended process is not proof enough while its node mates live. They learn of the death from the
-//! kernel as well, enter it into the log of their node, and report it.
+//! ended process is not proof enough while its node mates live. The node mates learn of the death
+//! from the kernel as well, enter it into the log of their node, and report it.
 //!
-//! If a quorum confirms the death of a member, but not of all its node mates, this member asks the
-//! living node mates to kill it ([`Action::Fence`], once for each victim): they then report a death
-//! that the kernel has confirmed to them. No frame is sent to quarantined members, so the victim
-//! itself is not asked.
+//! If a quorum confirms the death of a member, but not of all its node mates, the deciding member
+//! asks the living node mates to kill the victim ([`Action::Fence`], once for each victim): they
+//! then report a death that the kernel has confirmed to them. No frame is sent to quarantined
+//! members, so the victim itself is not asked.
 //!
 //! # What happens on a death
 //! [`Event::Logged`] turns new entries of the death log into these actions:
 //!
 //! 1. [`Action::Disconnect`] for each dead member.
 //! 2. [`Action::RenewLease`], since the voting base may have changed.
-//! 3. [`Action::AnnounceDeaths`] to all remote members, if a local member is among the dead. Each
-//!    local member announces it. If a member dies before it has done so, another local member does
-//!    it. If no local member is left, the other nodes need proof for this node as a whole.
-//! 4. [`Action::CheckSuspects`], since the last reachable member of a suspect's node may be among
-//!    the dead. The check may declare further deaths, and so on.
+//! 3. [`Action::AnnounceDeaths`] to all remote members, if a local member is among the dead. Every
+//!    local member announces the deaths, so the other nodes learn of them also if some local
+//!    members die before they have done so. If no local member is left, the other nodes need proof
+//!    for this node as a whole.
+//! 4. [`Action::CheckSuspects`]: a suspect with a confirmed death may have waited only for the node
+//!    mates that are among the dead now. The check may declare further deaths, and so on.
 //!
 //! A member that dies in the midst of these actions loses nothing: the log is in the memory of its
 //! node, and each local member acts on it by itself.
@@ -101,8 +104,8 @@ pub(super) enum Event {
     Quarantined(MemberSet),
     /// Of the suspected and quarantined members exactly these have a confirmed death.
     Confirmed(MemberSet),
-    /// A frame reports these deaths.
-    Reported(Deaths),
+    /// A frame of this member reports these deaths.
+    Reported(Deaths, MemberId),
     /// The death log of this node was read: it has this epoch and these members.
     Logged { epoch: u64, dead: MemberSet },
 }
@@ -121,8 +124,9 @@ pub(super) enum Action {
     CheckSuspects,
     /// Ask the reachable members of this member's node to kill it.
     Fence(MemberId),
-    /// Enter these deaths into the log of this node, which raises its epoch.
-    DeclareDead(Deaths),
+    /// Enter these deaths into the log of this node, which raises its epoch. Deaths with a reporter
+    /// do not enter if the reporter is in the log already.
+    DeclareDead(Deaths, Option<MemberId>),
     /// Clear the link to this member and fail the requests that wait for it.
     Disconnect(MemberId),
     /// Find out until when this member has a lease, by the log as it is now.
@@ -175,7 +179,7 @@ impl Membership {
                 Vec::new()
             }
             Event::Confirmed(confirmed) => self.apply_confirmed(&confirmed),
-            Event::Reported(deaths) => self.merge_deaths(deaths),
+            Event::Reported(deaths, reporter) => self.merge_deaths(deaths, Some(reporter)),
             Event::Logged { epoch, dead } => self.apply_logged(epoch, &dead),
         }
     }
@@ -202,16 +206,16 @@ impl Membership {
             }
         }
         if !dead.is_empty() {
-            actions.extend(self.merge_deaths((dead.into_iter().collect(), MemberSet::new())));
+            actions.extend(self.merge_deaths((dead.into_iter().collect(), MemberSet::new()), None));
         }
         actions
     }
 
     /// Has deaths entered into the log, if any of them is new, and the log read.
-    fn merge_deaths(&self, deaths: Deaths) -> Vec<Action> {
+    fn merge_deaths(&self, deaths: Deaths, reporter: Option<MemberId>) -> Vec<Action> {
         let is_news = deaths.0.iter().any(|member| !self.is_dead(member));
         // Declaring raises the epoch, before any of the actions that follow from the deaths.
-        let declare = is_news.then_some(Action::DeclareDead(deaths));
+        let declare = is_news.then_some(Action::DeclareDead(deaths, reporter));
         declare.into_iter().chain([Action::ReadLog]).collect()
     }
 
@@ -357,9 +361,11 @@ mod tests {
                     let is_proven = |member: &MemberId| self.proven.contains(*member);
                     Some(Event::Confirmed(suspects.into_iter().filter(is_proven).collect()))
                 }
-                Action::DeclareDead((dead, _)) => {
+                Action::DeclareDead((dead, _), reporter) => {
                     let known: MemberSet = self.log.iter().copied().collect();
-                    self.log.extend(dead.iter().filter(|&member| !known.contains(member)));
+                    if !reporter.is_some_and(|reporter| known.contains(reporter)) {
+                        self.log.extend(dead.iter().filter(|&member| !known.contains(member)));
+                    }
                     None
                 }
                 _ => None,
@@ -372,7 +378,12 @@ mod tests {
     }
 
     fn declare(members: &[u32]) -> Action {
-        Action::DeclareDead((set(members), MemberSet::new()))
+        Action::DeclareDead((set(members), MemberSet::new()), None)
+    }
+
+    /// What a frame of this member reports.
+    fn reported(by: u32, members: &[u32]) -> Event {
+        Event::Reported((set(members), set(members)), MemberId(by))
     }
 
     fn disconnect(member: u32) -> Action {
@@ -450,10 +461,10 @@ mod tests {
         world.proven = set(&[1]);
         world.drive(Event::ReviewDue);
         assert!(world.membership.dead().is_empty());
-        let (has_news, performed) = world.drive(Event::Reported((set(&[2]), MemberSet::new())));
+        let (has_news, performed) = world.drive(reported(2, &[2]));
         assert!(has_news);
         let expected = [
-            declare(&[2]),
+            Action::DeclareDead((set(&[2]), set(&[2])), Some(MemberId(2))),
             Action::ReadLog,
             disconnect(2),
             Action::RenewLease,
@@ -478,15 +489,26 @@ mod tests {
 
     #[test]
     fn a_reported_death_that_is_known_is_not_declared_again() {
-        let mut world = World::new(&[0, 1, 2], &[]);
-        let report = |members: &[u32]| Event::Reported((set(members), set(members)));
-        let (has_news, performed) = world.drive(report(&[1]));
-        assert!(has_news && performed[0] == Action::DeclareDead((set(&[1]), set(&[1]))));
-        assert_eq!(world.drive(report(&[1])), (false, vec![Action::ReadLog]));
+        let mut world = World::new(&[0, 1, 2, 3], &[]);
+        let by = Some(MemberId(3));
+        let (has_news, performed) = world.drive(reported(3, &[1]));
+        assert!(has_news && performed[0] == Action::DeclareDead((set(&[1]), set(&[1])), by));
+        assert_eq!(world.drive(reported(3, &[1])), (false, vec![Action::ReadLog]));
         // With a new death all are declared: the log ignores members that it has.
-        let (_, performed) = world.drive(report(&[1, 2]));
-        assert_eq!(performed[0], Action::DeclareDead((set(&[1, 2]), set(&[1, 2]))));
+        let (_, performed) = world.drive(reported(3, &[1, 2]));
+        assert_eq!(performed[0], Action::DeclareDead((set(&[1, 2]), set(&[1, 2])), by));
         assert_eq!(performed[2], disconnect(2), "member 1 is disconnected already");
+    }
+
+    /// A local member has entered the death of the reporter since its frame was accepted: what the
+    /// frame reports does not count, and the reporter is known to be dead afterwards.
+    #[test]
+    fn a_report_of_a_member_that_is_in_the_log_does_not_count() {
+        let mut world = World::new(&[0, 1, 2], &[]);
+        world.log = vec![MemberId(1)];
+        let (has_news, _) = world.drive(reported(1, &[2]));
+        assert!(has_news);
+        assert_eq!(world.membership.dead(), set(&[1]));
     }
 
     #[test]

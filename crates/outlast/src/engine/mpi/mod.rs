@@ -45,8 +45,9 @@
 //! results about the memory of their node until they get it back or end themselves (`quorum.rs`).
 //!
 //! # Ending
-//! A member that leaves enters itself into the death log of its node, with a flag that says that it
-//! left, and then tells all remote members. So leaving raises the epoch and has all other
+//! A member that leaves waits until no remote node is in doubt (`quorum.rs`, Leaving), at most for
+//! the time limit. Then it enters itself into the death log of its node, with a flag that says that
+//! it left, and then tells all remote members. So leaving raises the epoch and has all other
 //! consequences of a death. The leaving call waits up to a second for acknowledgements, and the
 //! program then exits. The launcher takes this exit for a failure, but the member is in the death
 //! logs by then, so no member asks about it any more. A node that was not told in time takes the
@@ -71,13 +72,15 @@ mod onesided;
 mod quorum;
 mod request;
 mod serve;
+mod silence;
 mod wait;
 mod wire;
 
-use self::core::{Core, Peer};
+use self::core::Core;
 use self::join::HAS_LEFT;
+use self::lease::Lease;
 use self::onesided::OneSided;
-use self::wait::{Patience, SLEEP_MIN};
+use self::wait::{Patience, SLEEP_MAX, SLEEP_MIN};
 use super::shm::Shm;
 use super::{
     Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId,
@@ -87,7 +90,7 @@ use super::{
 use crate::sync::lock;
 use outlast_mpi_sys as mpi;
 pub use outlast_mpi_sys::Comm as Communicator;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -105,7 +108,7 @@ pub struct Mpi {
     core: Option<Mutex<Core>>,
     /// Until when this member may reveal the memory of its node, see `quorum.rs`. `None` if all
     /// members run under a single kernel: then no lease is needed.
-    lease: Option<Arc<AtomicU64>>,
+    lease: Option<Arc<Lease>>,
     /// The way to all segments, this member's own included, if `OUTLAST_MPI_PATH=rma` is set.
     onesided: Option<OneSided>,
     /// How many foreground activities wait. While this is not 0, the background moves no data.
@@ -119,8 +122,6 @@ pub struct Mpi {
     /// When data last moved, or a request was last started: tells how soon to expect the next
     /// frame.
     moved_at: AtomicU64,
-    /// What this member tells remote members about itself.
-    myself: Peer,
     /// This engine's own duplicate of the program's communicator.
     comm: mpi::Comm,
 }
@@ -245,26 +246,15 @@ impl Mpi {
     /// Sends a signal to a member under this member's kernel.
     fn signal(&self, member: MemberId, signal: Signal) -> Result<()> {
         let Some(core) = self.remote_core(member) else { return self.node.signal(member, signal) };
-        let peer =
-            lock(core).peer(member).filter(|peer| peer.kernel == self.myself.kernel).cloned();
-        let Some(pid) = peer.and_then(|peer| Pid::from_raw(peer.pid)) else {
-            return Err(Error::Unsupported {
-                what: "signalling a member on another host; send the signal on its own host",
-            });
-        };
-        let sent = pidfd_open(pid, PidfdFlags::empty()).and_then(|pidfd| {
-            // Read after the descriptor was opened: if the member still lived then, its process
-            // number was not yet given to another process.
-            if self.view().dead.contains(member) {
-                Ok(())
-            } else {
-                pidfd_send_signal(pidfd, signal)
-            }
-        });
-        match sent {
+        match lock(core).detector.probes[member.index()].signal(signal) {
             // No such process: it has ended already, and the detector will find that out.
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(error) => Err(Error::System { what: "sending a signal", error: error.to_string() }),
+            Some(Ok(()) | Err(rustix::io::Errno::SRCH)) => Ok(()),
+            Some(Err(error)) => {
+                Err(Error::System { what: "sending a signal", error: error.to_string() })
+            }
+            None => Err(Error::Unsupported {
+                what: "signalling a member on another host; send the signal on its own host",
+            }),
         }
     }
 }
@@ -330,6 +320,12 @@ impl Engine for Mpi {
         if let Some(core) = &self.core {
             // Checked before the lock is taken, which a forked child may find held for ever.
             self.node.check_target(Epoch::ANY, self.me())?;
+            let until = self.now().after(self.node.time_limit());
+            while self.now() < until && lock(core).is_needed_to_decide(&self.node) {
+                if !self.progress() {
+                    std::thread::sleep(SLEEP_MAX);
+                }
+            }
             lock(core).begin_leave();
         }
         if let Some(onesided) = &self.onesided {
@@ -359,6 +355,10 @@ impl Engine for Mpi {
 
     fn grow(&self, len: u64) -> Result<()> {
         self.node.grow(len)
+    }
+
+    fn segment_limit(&self) -> Result<u64> {
+        self.node.segment_limit()
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
@@ -529,16 +529,18 @@ impl Engine for Mpi {
     }
 
     fn receive(&self, port: Port) -> Option<Message> {
-        let message = self.node.receive(port);
-        let Some(core) = self.core.as_ref().filter(|_| message.is_none() && !self.node.is_forked())
-        else {
-            return message;
+        let receive_remote = || {
+            let mut core = lock(self.core.as_ref().filter(|_| !self.node.is_forked())?);
+            core.receive(&self.node, port).or_else(|| {
+                core.progress(&self.node);
+                core.receive(&self.node, port)
+            })
         };
-        let mut core = lock(core);
-        core.receive(&self.node, port).or_else(|| {
-            core.progress(&self.node);
-            core.receive(&self.node, port)
-        })
+        let message = self.node.receive(port).or_else(receive_remote)?;
+        // Without a lease no message is delivered, so that the members of a side that was cut off
+        // agree on nothing. "No message" would be a wrong answer: the caller may conclude from it
+        // that a dead member has sent nothing more.
+        self.require_lease(Ok(message)).ok()
     }
 
     fn set_attending(&self, port: Port, attending: bool) {

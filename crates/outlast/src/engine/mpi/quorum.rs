@@ -12,8 +12,8 @@
 //! lease executes operations, but holds back what they reveal about the memory of its node: results
 //! of its own operations on this memory, and replies to requests of remote members. Results of
 //! operations on remote members are not held back, since the target had a lease when it replied.
-//! Messages are not held back either (`docs/known-issues.md`, mpi-4). So a member that is declared
-//! dead while it lives reveals no data that the majority may have replaced.
+//! Messages are delivered only to a member with a lease. So a member that is declared dead while it
+//! lives reveals no data that the majority may have replaced, and agrees with no other member.
 //!
 //! These rules are for remote members under other kernels. Where the kernel of this member can be
 //! asked about a remote member, its word is proof without a lease and without a wait, also in a job
@@ -33,17 +33,19 @@
 //!    reachable again: from then on no member of the node sends anything to X, above all no lease
 //!    grant. The node announces the quarantine to the other nodes
 //!    ([`record_quarantine`](Quorum::record_quarantine)). A node never quarantines its own members,
-//!    nor a member whose process its kernel knows to live.
+//!    nor a member whose process its kernel knows to live. A node suspects another because of its
+//!    silence only while the observing member has a lease (`silence.rs`).
 //!
-//! 2. *Lease.* X keeps asking all remote members that its node has not quarantined for lease
-//!    grants: every [`LEASE_REQUEST_PERIOD`], and earlier if a death was not acknowledged yet, with
-//!    at most a single open request to a member. A member whose node has not quarantined X grants,
-//!    on behalf of its whole node: other members of that node may be stopped, which is no death. A
-//!    grant counts for [`LEASE`] from the moment at which X *sent* the request. X has a lease while
-//!    the members of granting nodes are a majority ([`lease_until`](Quorum::lease_until)). X and
-//!    the members of its node count without a grant. X starts without a lease. Without a lease X
-//!    reveals nothing of the memory of its node: neither to its own callers nor to remote
-//!    requesters.
+//! 2. *Lease.* X keeps asking all remote nodes for lease grants, by members that its node has not
+//!    quarantined: every [`LEASE_REQUEST_PERIOD`], and earlier if a death was not acknowledged yet,
+//!    with at most a single open request to a member. A single member of each node is asked, and
+//!    all its members once that member has not answered for a period. A member whose node has not
+//!    quarantined X grants, on behalf of its whole node: other members of that node may be stopped,
+//!    which is no death. A grant counts for [`LEASE`] from the moment at which X *sent* the
+//!    request, on a clock that goes on while the host is suspended. X has a lease while the members
+//!    of granting nodes are a majority ([`lease_until`](Quorum::lease_until)). X and the members of
+//!    its node count without a grant. X starts without a lease. Without a lease X reveals nothing
+//!    of the memory of its node: neither to its own callers nor to remote requesters.
 //!
 //! 3. *Eviction.* A may declare X dead if A has a lease itself, and a majority that includes A's
 //!    node has had X in quarantine for [`EVICTION_WAIT`], as far as A knows
@@ -55,7 +57,8 @@
 //! 4. *Voting base.* A majority is counted over the voting base: all members except the longest
 //!    prefix of A's death log that every remaining node has acknowledged
 //!    ([`shrink_voting_base`](Quorum::shrink_voting_base)). A node acknowledges a death by granting
-//!    a request that was sent with the death in the sender's log. A grant names the epoch of that
+//!    a lease request that was sent with the death in the sender's log: the request carries this
+//!    log, and the granting node enters its deaths before it grants. A grant names the epoch of the
 //!    request, so it acknowledges the first deaths of the log up to this number: that is why a
 //!    prefix is removed. A node with no member outside of the prefix need not acknowledge it, and
 //!    A's own node need not either, since it shares the log. A member in A's death log counts on no
@@ -63,19 +66,22 @@
 //!    exactly half, if the lowest member of the base counts on its side. If this member is dead and
 //!    still in the base, neither of two halves is a majority.
 //!
-//! 5. *Partial partitions.* A node may have quarantined another, or two nodes each other, while
-//!    further nodes reach both: the link between two of three nodes is cut, or only the first of
-//!    them found the second silent for too long. These two nodes are a *pair*. A single quarantined
-//!    member that is not dead makes a pair of its whole node and the node that has quarantined it.
-//!    Rule 3 does not say which of the two has to go, and each would wait for the other for ever.
-//!    If the set of these pairs stays unchanged for some time, the job keeps the largest group of
-//!    nodes, by living members, without a pair inside it (`partition.rs`), and the nodes of this
-//!    group quarantine all other nodes ([`members_to_evict`](Quorum::members_to_evict)), provided
-//!    that the group is a majority from which this member has fresh grants. The largest group is
-//!    exact while up to 16 nodes are in pairs. With more nodes it is found greedily, and may be
-//!    smaller. Nodes with equal knowledge of the pairs choose equal groups. If each node took sides
-//!    pair by pair instead, the nodes could end up without a majority anywhere. For what follows it
-//!    does not matter why a node has quarantined another.
+//! 5. *Partial partitions.* A node may have quarantined a second node while further nodes reach
+//!    both: the link between the two nodes is cut, and each has quarantined the other, or only the
+//!    first node found the second silent for too long. These two nodes are a *pair*. A single
+//!    quarantined member that is not dead makes a pair of its whole node and the node that has
+//!    quarantined it. Rule 3 does not say which of the two has to go, and each would wait for the
+//!    other for ever. If the set of these pairs stays unchanged for some time, the job keeps the
+//!    largest group of nodes, by living members, without a pair inside it (`partition.rs`), and the
+//!    nodes of this group quarantine all other nodes
+//!    ([`members_to_evict`](Quorum::members_to_evict)), provided that the group is a majority from
+//!    which this member has fresh grants. The largest group is exact while up to 16 nodes are in
+//!    pairs. With more nodes it is found greedily, and may be smaller. Nodes with equal knowledge
+//!    of the pairs choose equal groups. If each node took sides pair by pair instead, the nodes
+//!    could end up without a majority anywhere. The proof below does not depend on the reason for
+//!    which a node has quarantined another.
+//!    A member of another node that runs under the kernel of a node of the group is killed instead,
+//!    since no node quarantines a member that its kernel knows to live.
 //!
 //! # Why a member that was declared dead has no lease
 //! Let M be the set of all members. Let A declare X dead, with an eviction wait that began at time
@@ -89,17 +95,18 @@
 //! node does not quarantine its own members. So the node of c quarantined X before z, and granted a
 //! request that X sent after z. But a node that has quarantined X grants it nothing.
 //!
-//! *Q contains no member of D.* A removed D from its voting base only after X's node, which was not
-//! dead to A, had acknowledged these deaths. So they were in the log of X's node before z, and X
-//! found them there when it read this log. X does not count members that it finds in the log.
+//! *Q contains no member of D.* A removed D from its voting base only after X's node, which had the
+//! member X outside of D, had acknowledged these deaths. So they were in the log of X's node before
+//! z, and X found them there when it read this log. X does not count members that it finds in the
+//! log.
 //!
-//! *V contains no member of E*, if any node of V, say N, has a member outside of E. X removed E
-//! from its voting base only after N had acknowledged E. An acknowledgement is a grant, so N gave
-//! it before it quarantined X, and E was in the log of N by then. If N is A's own node, A read this
-//! log after it had found the quarantine bit, and before it counted the quarantine. Otherwise A
-//! learned of the quarantine from a frame of N, and this frame or an earlier frame on its link
-//! carried the deaths E: A merged them before it counted the quarantine. A does not count members
-//! that it knows to be dead, so it counted no member of E in V.
+//! *V contains no member of E*, if at least one node of V, say N, has a member outside of E. X
+//! removed E from its voting base only after N had acknowledged E. An acknowledgement is a grant,
+//! so N gave it before it quarantined X, and E was in the log of N by then. If N is A's own node, A
+//! read this log after it had found the quarantine bit, and before it counted the quarantine.
+//! Otherwise A learned of the quarantine from a frame of N, and this frame or an earlier frame on
+//! its link carried the deaths E: A merged them before it counted the quarantine. A does not count
+//! members that it knows to be dead, so it counted no member of E in V.
 //!
 //! *Contradiction.* V and Q are then disjoint subsets of M − D − E, V at least half of M − D, and Q
 //! at least half of M − E. If D = E, both are majorities of a single set, and only the half with
@@ -115,8 +122,9 @@
 //!   X dead, to which this proof applies as to A, or from a member that was told before N. But N
 //!   has acknowledged E to X. From then on N drops the frames of members of E. Before that N had
 //!   not been told that X is dead, or else it would have dropped X's request. X's own node has E in
-//!   its log, and drops these frames as well. (There is a gap if a member is stopped between the
-//!   check of a frame's sender and the merge of its deaths: `docs/known-issues.md`, mpi-9.)
+//!   its log, and drops these frames as well. A member of N may be stopped between the check of
+//!   the frame's sender and the entry of its deaths. So the log itself refuses the deaths that a
+//!   frame reports once the sender stands in it (`death_log.rs` of the shm engine).
 //! - A member of E that still lives was declared dead before t. If t is the first moment in the job
 //!   at which a member that was declared dead has a lease, the member of E has had no lease since
 //!   its declared death, and has revealed nothing. From t on the nodes outside of E grant it
@@ -132,12 +140,17 @@
 //! long as any member of the node lives. A's declaration is a death like any other as soon as it is
 //! in the log of A's node.
 //!
+//! # Leaving
+//! A member that leaves no longer counts on any side, and stays in the voting base until all nodes
+//! have acknowledged it. So it stays until every remote node has answered of late or is dead: if a
+//! node has become unreachable, the leaver's vote may be needed to declare it dead.
+//!
 //! # What is given up
 //! - If whole nodes become unreachable at once, no kernel proves their deaths, and the remaining
 //!   members are no majority of the voting base (less than half, or exactly half and its lowest
 //!   member is lost or dead), then the remaining members have no lease. A call on the memory of
-//!   their node waits for the time limit of the job, and then ends its member. A call on an
-//!   unreachable member ends with `Timeout`.
+//!   their node waits for the time limit of the job, and then ends the process of its caller. A
+//!   call on an unreachable member ends with `Timeout`.
 //! - If a node has quarantined a node that is not dead, it asks that node for no grants, and so
 //!   gets no acknowledgements of further deaths. Until the quarantined node is dead too, these
 //!   deaths stay in the voting base and make a majority harder to reach.
@@ -223,6 +236,15 @@ impl Quorum {
     /// deaths.
     pub(super) fn acknowledged_epoch(&self, member: MemberId) -> u64 {
         self.grants[self.node_of[member.index()]].map_or(0, |(_, epoch)| epoch)
+    }
+
+    /// Whether all remote nodes with a member that is not in `dead` have granted a request of the
+    /// last two periods. A node that has never granted is still joining, and does not count.
+    pub(super) fn is_answered_by_all(&self, dead: &MemberSet, now: Time) -> bool {
+        let is_recent =
+            |(requested_at, _): (Time, u64)| now < requested_at.after(2 * LEASE_REQUEST_PERIOD);
+        let mut living = self.remote_members().filter(|&member| !dead.contains(member));
+        living.all(|member| self.grants[self.node_of[member.index()]].is_none_or(is_recent))
     }
 
     fn remote_members(&self) -> impl Iterator<Item = MemberId> + '_ {
@@ -448,6 +470,20 @@ mod tests {
         assert_eq!(base_len(&[]), 4);
         assert_eq!(base_len(&[(1, 1), (2, 0)]), 4);
         assert_eq!(base_len(&[(2, 1)]), 3);
+    }
+
+    #[test]
+    fn a_node_has_answered_if_it_granted_a_late_request() {
+        let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 1, 3]);
+        let mut is_answered = |grants: &[(u32, u64)], dead: &[u32], at: u64| {
+            for &(from, at) in grants {
+                quorum.record_grant(MemberId(from), Time(at * SECOND), 0);
+            }
+            quorum.is_answered_by_all(&set(dead), Time(at * SECOND))
+        };
+        assert!(is_answered(&[(1, 10)], &[], 10), "the node of member 3 is still joining");
+        assert!(!is_answered(&[(3, 12)], &[], 12), "the node of members 1 and 2 is silent");
+        assert!(is_answered(&[], &[1, 2], 12));
     }
 
     /// While local members may still grant the victim a lease, the eviction wait does not run.

@@ -5,12 +5,12 @@
 //! queued. A get is answered piece by piece.
 
 use super::core::Core;
-use super::link::{MESSAGE_WINDOW, Outgoing, message_cost, piece_of};
+use super::link::{Outgoing, piece_of};
 use super::wire::{self, Ending, Header, Kind};
 use crate::engine::shm::Shm;
 use crate::engine::{
-    Completer, CompoundStep, Done, Engine, Epoch, Error, MemberId, Message, Operation, Pending,
-    Port,
+    Completer, CompoundStep, Done, Engine, Epoch, Error, MESSAGE_CREDIT, MemberId, Message,
+    Operation, Pending, Port, message_cost,
 };
 use std::collections::HashMap;
 
@@ -195,7 +195,7 @@ impl Core {
         let cost = message_cost(message.bytes.len());
         link.unreported[port as usize] += cost;
         // Reported in large portions: a report for each message would double the number of frames.
-        if link.unreported[port as usize] >= MESSAGE_WINDOW / 4
+        if link.unreported[port as usize] >= MESSAGE_CREDIT / 4
             && !self.membership.is_dead(message.from)
         {
             let unreported = std::mem::take(&mut link.unreported[port as usize]);

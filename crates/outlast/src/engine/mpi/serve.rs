@@ -40,7 +40,12 @@ impl Core {
         }
         node.step();
         if let Some(deaths) = deaths.filter(|_| !is_dead) {
-            self.merge_deaths(node, deaths);
+            self.merge_deaths(node, from, deaths);
+            // A local member may have entered the sender's death since the look above. The deaths
+            // of the frame are then not in the log, and the rest of the frame must not count.
+            if header.kind != Kind::Leave && self.membership.is_dead(from) {
+                return;
+            }
         }
         // A member that leaves serves no further request.
         if node.has_ended() && !matches!(header.kind, Kind::Leave | Kind::LeaveAck) {
@@ -49,13 +54,8 @@ impl Core {
         let port = Port::from_index(header.detail.into());
         match (header.kind, port) {
             (Kind::Hello, _) => {
-                let text = String::from_utf8_lossy(payload);
-                let (kernel, domain) = text.split_once('\n').unwrap_or((&text, ""));
-                self.links[from.index()].peer = Some(Peer {
-                    pid: header.words[0] as i32,
-                    kernel: kernel.into(),
-                    domain: domain.into(),
-                });
+                let domain = String::from_utf8_lossy(payload).into_owned();
+                self.links[from.index()].peer = Some(Peer { domain });
                 node.ring_own();
             }
             (
@@ -109,6 +109,7 @@ impl Core {
             }
             (Kind::LeaseGrant, _) => {
                 self.links[from.index()].is_lease_requested = false;
+                self.granting[self.membership.node_of(from)] = Some(from);
                 if let Some(quorum) = &mut self.quorum {
                     quorum.record_grant(from, Time(header.words[0]), header.words[1]);
                 }
@@ -209,7 +210,7 @@ impl Core {
             let reply = Outgoing::Small { header, payload: data };
             // Checked after the operation: a member with a lease now was not declared dead before,
             // so its memory was current when the operation read it.
-            match self.has_lease(node.now()) {
+            match self.lease.is_valid() {
                 true => self.enqueue(node, from, reply),
                 false => self.held_replies.push_back((from, reply)),
             }

@@ -7,12 +7,13 @@
 //! between tests, for an eighth of the time since data has moved, at most [`SLEEP_MAX`]. The
 //! background activity is the mover only while no foreground activity waits, and never spins.
 
+use super::lease::Lease;
 use super::{Mpi, onesided};
 use crate::engine::shm::Shm;
 use crate::engine::{Bell, Engine, Error, Result, Time};
 use crate::sync::try_lock;
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long the mover tests without sleeping. Long enough that the second of two consecutive round
@@ -37,7 +38,7 @@ pub(super) const SLEEP_MIN: Duration = Duration::from_micros(20);
 /// The shortest sleep of the background activity between two tests.
 const BACKGROUND_SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest sleep between two tests.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
+pub(super) const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// A wait for another member is cut into slices of this length.
 const PATIENCE_SLICE: Duration = Duration::from_millis(10);
@@ -78,20 +79,22 @@ impl Patience {
 }
 
 impl Mpi {
-    /// Waits for a lease. Ends this process if no lease comes within the time limit: the job may
-    /// have gone on without it.
-    pub(super) fn wait_for_lease(&self, lease: &AtomicU64) -> Result<()> {
+    /// Waits for a lease. Ends this process if it has been without a lease for the time limit,
+    /// counted from the loss of the lease and not from the beginning of this call: the job may have
+    /// gone on without it.
+    pub(super) fn wait_for_lease(&self, lease: &Lease) -> Result<()> {
         let limit = self.node.time_limit();
-        let mut patience = Patience::new(limit, self.now());
         loop {
             let bell = self.bell();
-            if self.now().0 < lease.load(Ordering::SeqCst) {
+            if lease.is_valid() {
                 return Ok(());
             }
             if self.has_ended() {
                 return Err(Error::Ended);
             }
-            if !patience.park(self, bell) {
+            if lease.missing_for() < limit {
+                self.park(bell, self.now().after(PATIENCE_SLICE));
+            } else {
                 Shm::end_with(&format!(
                     "outlast: {} has not reached a majority of the job for {limit:?}; ending this \
                      process, since the others may go on without it\n",

@@ -22,7 +22,7 @@ pub(super) const HEADER_LEN: usize = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Introduces the sender. Words: its process number. Payload: kernel, newline, failure domain.
+    /// Introduces the sender. Payload: its failure domain.
     Hello = 1,
     /// A piece of a put. Words: offset, length of the whole put, where the piece begins.
     Put,

@@ -8,7 +8,7 @@
 //! `mod.rs`.
 
 use super::{Shm, sys};
-use crate::engine::mapped::{Direct, Memory};
+use crate::engine::mapped::{Mapped, Memory};
 use crate::engine::{Engine, Epoch, Error, MemberId, Operation, Result};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -17,6 +17,7 @@ pub(super) struct Segment {
     /// How much of it may be used: its length when it was last read, plus 1, or 0 once the member
     /// is known to be dead, so that a single comparison checks both. 1 before the first use.
     ///
+    /// The length here is not above the length of `range`, also if the shared memory is damaged.
     /// An acquire load suffices for an access: the memory behind a length was allocated before the
     /// length was stored.
     pub(super) usable: AtomicU64,
@@ -176,10 +177,11 @@ impl Shm {
     #[inline(never)]
     fn locate_slow(&self, at: Epoch, target: MemberId, offset: u64, len: usize) -> Result<usize> {
         self.check_member(target).or_else(|error| self.check_guard().and(Err(error)))?;
-        let usable = &self.segments[target.index()].usable;
+        let Segment { usable, range } = &self.segments[target.index()];
         let before = usable.load(Ordering::SeqCst);
         self.check_target(at, target)?;
-        let segment_len = self.tables().segment_len(target).load(Ordering::Acquire);
+        let segment_len =
+            self.tables().segment_len(target).load(Ordering::Acquire).min(range.len());
         Operation::Get { offset, len }.check(target, segment_len)?;
         // Fails if the member was found dead since `usable` was loaded: then it stays 0.
         let _ =
@@ -193,7 +195,7 @@ impl Shm {
     pub(crate) fn reach(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
         if let Some(epoch) = self.known_epoch()
             && (at == Epoch::ANY || at == epoch)
-            && let Some(reach) = Direct::reach(self, target)
+            && let Some(reach) = Mapped::reach(self, target)
         {
             return Ok(reach);
         }
@@ -204,12 +206,20 @@ impl Shm {
     #[inline(never)]
     fn reach_slow(&self, at: Epoch, target: MemberId) -> Result<Reach<'_>> {
         self.locate_slow(at, target, 0, 0)?;
-        let Segment { usable, range } = &self.segments[target.index()];
-        Ok(self.reach_range(target, range.first(usable.load(Ordering::Acquire).saturating_sub(1))))
+        let segment = &self.segments[target.index()];
+        Ok(self.reach_segment(target, segment, segment.usable.load(Ordering::Acquire).max(1)))
     }
 
+    /// The segment of `target`, of which `usable` was loaded, and is not 0.
     #[inline(always)]
-    fn reach_range<'a>(&'a self, target: MemberId, range: sys::Range<'a>) -> Reach<'a> {
+    fn reach_segment<'a>(
+        &'a self,
+        target: MemberId,
+        segment: &'a Segment,
+        usable: u64,
+    ) -> Reach<'a> {
+        // SAFETY: `usable` is 1 or the length of a part of the range, plus 1.
+        let range = unsafe { segment.range.first(usable - 1) };
         #[cfg(not(feature = "faults"))]
         let _ = target;
         Reach {
@@ -248,7 +258,7 @@ impl Shm {
     }
 }
 
-impl<'a> Direct<'a> for &'a Shm {
+impl<'a> Mapped<'a> for &'a Shm {
     type Memory = Reach<'a>;
 
     #[inline(always)]
@@ -265,11 +275,16 @@ impl<'a> Direct<'a> for &'a Shm {
     }
 
     #[inline(always)]
+    fn is_member(self) -> bool {
+        self.check_guard().is_ok()
+    }
+
+    #[inline(always)]
     fn reach(self, member: MemberId) -> Option<Reach<'a>> {
         let segment = self.segments.get(member.index())?;
         // No more than 1: this process has not read the length yet, or the member is dead.
         let usable = segment.usable.load(Ordering::Acquire);
-        (usable > 1).then(|| self.reach_range(member, segment.range.first(usable - 1)))
+        (usable > 1).then(|| self.reach_segment(member, segment, usable))
     }
 
     #[inline(always)]
@@ -285,6 +300,13 @@ impl Memory for Reach<'_> {
         self.step();
         sys::order_puts();
         Some(std::array::from_fn(|index| words[index].load(Ordering::SeqCst)))
+    }
+
+    #[inline(always)]
+    fn peek(self, offset: u64) -> Option<u64> {
+        let [word] = self.range.words(offset)?;
+        self.step();
+        Some(word.load(Ordering::SeqCst))
     }
 
     #[inline(always)]
@@ -311,6 +333,22 @@ impl Memory for Reach<'_> {
         fence(Ordering::Release);
         sys::owe_order();
         true
+    }
+
+    #[inline(always)]
+    fn put_block<const N: usize>(
+        self,
+        offset: u64,
+        words: [u64; N],
+        start: u64,
+        bytes: &[u8],
+    ) -> bool {
+        // As in `put_words`.
+        fence(Ordering::Release);
+        let is_written = self.range.write_block(offset, words, start, bytes, || self.step());
+        fence(Ordering::Release);
+        sys::owe_order();
+        is_written
     }
 
     #[inline(always)]

@@ -43,6 +43,8 @@ impl Shm {
         let guard = sys::ForkGuard::new()
             .map_err(|error| JoinError::System { what: "mapping a page that fork wipes", error })?;
         sys::register_for_interrupts();
+        sys::check_kernel()
+            .map_err(|error| JoinError::System { what: sys::PIDFD_NEEDED, error })?;
         memory.claim(me, &domain)?;
         guard.word().store(1, Ordering::SeqCst);
         let members = memory.tables.layout.members();
@@ -81,7 +83,16 @@ impl Shm {
     }
 
     /// Starts the background thread, which the kernel watches from then on in place of this member.
+    /// A member that cannot start it leaves, so that no other member waits for it.
     pub(crate) fn start_background(
+        &self,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::result::Result<(), JoinError> {
+        self.try_start_background(body).inspect_err(|_| drop(self.leave()))
+    }
+
+    /// As [`Shm::start_background`], but the caller has to leave if it fails.
+    pub(in crate::engine) fn try_start_background(
         &self,
         body: Box<dyn FnOnce() + Send>,
     ) -> std::result::Result<(), JoinError> {

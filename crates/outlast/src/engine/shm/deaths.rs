@@ -12,14 +12,11 @@
 //! instructions to go. [`sys::interrupt_all`] forces every core through the kernel. Only then is
 //! the death declared: from that moment on the dead write nothing. Where the kernel cannot do that,
 //! the end of the whole process is awaited through a pidfd, which takes longer the more memory it
-//! had.
+//! had. A process that called exec does not end: there the proof is that it has replaced its
+//! memory.
 //!
 //! # Declaration
-//! The dead are entered into the *death log*, an array of words that are zero until used. An entry
-//! goes into the first free place by compare-and-swap, so that all members see the deaths in a
-//! single order, and each member has at most one entry. The epoch is the number of entries that
-//! members may act on. It is raised after the entry was made, by the process that made the entry or
-//! by any process that finds it:
+//! The dead are entered into the death log (`death_log.rs`), and then the epoch is raised:
 //!
 //! | a survivor that declares a death ends | what the others find, and do |
 //! |---|---|
@@ -37,6 +34,7 @@
 //! costs no more than a plain load.
 
 use super::super::{Epoch, MemberId, MemberSet, Port, View};
+use super::death_log::{self, Death};
 use super::layout::{STATE_JOINED, STATE_JOINING, STATE_NEW, Tables};
 use super::sys;
 use std::sync::atomic::Ordering;
@@ -46,48 +44,27 @@ use std::time::Duration;
 /// not act on it.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// In an entry of the death log: the member left on purpose.
-const LEFT: u64 = 1 << 32;
-
-fn entry_member(entry: u64) -> MemberId {
-    MemberId((entry & 0xffff_ffff) as u32 - 1)
-}
-
 impl Tables {
-    /// Enters a death into the log, unless it is there, and raises the epoch; returns whether this
-    /// call made the death known.
-    pub(super) fn declare_dead(&self, member: MemberId, left: bool) -> bool {
-        let entry = u64::from(member.0 + 1) | if left { LEFT } else { 0 };
-        for index in 0..self.layout.members() {
-            let found = match self.death(index).compare_exchange(
-                0,
-                entry,
-                Ordering::SeqCst,
-                Ordering::SeqCst,
-            ) {
-                Ok(_) => entry,
-                Err(found) => found,
-            };
-            if entry_member(found) == member {
-                let raised =
-                    self.epoch().fetch_max(index as u64 + 1, Ordering::SeqCst) < index as u64 + 1;
-                if raised {
-                    self.ring_all();
-                }
-                return found == entry && raised;
-            }
+    /// Enters a death into the log, unless it is there, and raises the epoch.
+    pub(super) fn declare_dead(&self, member: MemberId, has_left: bool) {
+        self.enter_death(Death { member, has_left, reporter: None });
+    }
+
+    /// As [`Tables::declare_dead`], for a death that a member of another node may have reported.
+    pub(super) fn enter_death(&self, death: Death) {
+        let places = self.layout.members();
+        if death_log::enter(death, places, |index| self.death(index), self.epoch()) {
+            self.ring_all();
         }
-        unreachable!("the log has a place for every member")
     }
 
     /// The view that belongs to an epoch.
     pub(super) fn view_at(&self, epoch: u64) -> View {
         let (mut dead, mut left) = (MemberSet::new(), MemberSet::new());
         for index in 0..(epoch as usize).min(self.layout.members()) {
-            let entry = self.death(index).load(Ordering::SeqCst);
-            let member = entry_member(entry);
+            let (member, has_left) = death_log::decode(self.death(index).load(Ordering::SeqCst));
             dead.insert(member);
-            if entry & LEFT != 0 {
+            if has_left {
                 left.insert(member);
             }
         }
@@ -97,7 +74,8 @@ impl Tables {
     /// The dead of an epoch, in the order of the log.
     pub(super) fn death_order(&self, epoch: u64) -> Vec<MemberId> {
         let places = 0..(epoch as usize).min(self.layout.members());
-        places.map(|index| entry_member(self.death(index).load(Ordering::SeqCst))).collect()
+        let entries = places.map(|index| self.death(index).load(Ordering::SeqCst));
+        entries.map(|entry| death_log::decode(entry).0).collect()
     }
 
     /// The view as it is now.
@@ -170,11 +148,12 @@ impl Tables {
                 if self.robust_word(member).load(Ordering::SeqCst) & sys::OWNER_DIED == 0 {
                     return false;
                 }
-                if !sys::interrupt_all() {
-                    let pid = self.pid(member).load(Ordering::SeqCst);
-                    if !wait_for_end(pid, CHECK_INTERVAL) {
-                        return false;
-                    }
+                let pid = self.pid(member).load(Ordering::SeqCst);
+                let is_proven = sys::interrupt_all()
+                    || wait_for_end(pid, CHECK_INTERVAL)
+                    || sys::has_replaced_memory(pid, self.mapping.inode());
+                if !is_proven {
+                    return false;
                 }
                 self.declare_dead(member, false);
                 true

@@ -26,7 +26,7 @@ pub(super) const PAGE: usize = 4096;
 /// Segments begin at multiples of this length, so that the kernel may back them by large pages.
 const SEGMENT_ALIGNMENT: usize = 2 << 20;
 
-const MAGIC: u64 = u64::from_ne_bytes(*b"OUTLAST\x01");
+const MAGIC: u64 = u64::from_ne_bytes(*b"OUTLAST\x02");
 const HEADER_MAGIC: usize = 0;
 const HEADER_REGULARS: usize = 8;
 const HEADER_SPARES: usize = 12;
@@ -59,6 +59,9 @@ const SLOT_PENDING: usize = 96;
 /// The member whose request this member executes, on the mpi engine: see [`Tables::served`].
 #[cfg(feature = "mpi")]
 const SLOT_SERVED: usize = 104;
+/// When the node of a remote member was last heard, on the mpi engine: see [`Tables::heard`].
+#[cfg(feature = "mpi")]
+const SLOT_HEARD: usize = 112;
 const SLOT_SEGMENT_LEN: usize = 128;
 const SLOT_DOMAIN_LEN: usize = 136;
 const SLOT_DOMAIN: usize = 140;
@@ -72,12 +75,19 @@ pub(super) const STATE_JOINING: u32 = 1;
 /// The kernel watches it: its robust word is set.
 pub(super) const STATE_JOINED: u32 = 2;
 
-/// The length of a ring's header: the sender's position, the receiver's, and whether the sender
-/// waits for room, each on a cache line of its own.
-pub(super) const RING_HEADER_LEN: usize = 192;
+/// The length of a ring's header: the sender's position, the receiver's, the words by which the
+/// sender says that it waits, and the bytes that the receiver has consumed, each on a cache line of
+/// its own.
+pub(super) const RING_HEADER_LEN: usize = 256;
 pub(super) const RING_TAIL: usize = 0;
 pub(super) const RING_HEAD: usize = 64;
+/// Whether the sender waits for room in the ring.
 pub(super) const RING_SENDER_WAITS: usize = 128;
+/// Whether activities of the sender wait until the receiver has consumed messages.
+pub(super) const RING_CREDIT_WAITS: usize = 136;
+/// A word for each port: the cost of all messages that were received from the port's queue.
+pub(super) const RING_CONSUMED: usize = 192;
+const _: () = assert!(RING_CONSUMED + Port::COUNT * 8 <= RING_HEADER_LEN);
 
 /// The sizes and offsets of all tables, computed from the size of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,6 +298,13 @@ impl Tables {
     #[cfg(feature = "mpi")]
     pub(super) fn served(&self, member: MemberId) -> &AtomicU32 {
         self.mapping.half(self.slot(member, SLOT_SERVED))
+    }
+
+    /// When a member of this node last had a frame of another node; in the slot of the lowest
+    /// member of that node.
+    #[cfg(feature = "mpi")]
+    pub(super) fn heard(&self, member: MemberId) -> &AtomicU64 {
+        self.mapping.word(self.slot(member, SLOT_HEARD))
     }
 
     /// How much of the member's segment is backed by memory.

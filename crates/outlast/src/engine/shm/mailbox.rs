@@ -19,8 +19,18 @@
 //! memory of the job and not of the sender, so they outlive the sender.
 //!
 //! A stopped sender holds up no other member: no other process writes into its ring. A sender that
-//! finds the ring full waits for room, taking in its own messages meanwhile, so that two members
-//! that flood each other go on.
+//! finds the ring full waits for room, taking in its own messages meanwhile.
+//!
+//! # Bounds
+//! A message lies in the ring until any thread of the receiver moves it into the queue of its port,
+//! and in the queue until the layer behind the port receives it. The ring and the queues are
+//! bounded apart. The ring by its length: the receiver's background empties it, and so does every
+//! thread of the receiver that waits in a call, whatever is in the queues. The queue of a port by a
+//! *credit* for each sender: the receiver counts in the ring's header what it has consumed, the
+//! sender counts what it has sent, and the difference is at most [`MESSAGE_CREDIT`]. So a full
+//! queue holds up the messages of that sender for that port, and no other message: a message whose
+//! sender has no credit never enters the ring, and the thread that waits for credit does not keep
+//! the turn to write. `engine/mod.rs` says why no cycle of waiting senders lasts.
 //!
 //! The content of a ring was written by another process: each length is checked before it is used.
 //! A ring that breaks the rules is not read any further.
@@ -29,13 +39,17 @@
 //! the bytes before them; the other side acquires them. A waiting sender (`RING_SENDER_WAITS`,
 //! `waiting_senders`) and the thread that could wake it are ordered by sequentially consistent
 //! fences: each side writes its own word before it reads the other's, so that at least one of them
-//! sees the other. The bits of senders are sequentially consistent, as the bells are.
+//! sees the other. `RING_CREDIT_WAITS` and `RING_CONSUMED` are ordered in the same way; they guard
+//! no bytes. The bits of senders are sequentially consistent, as the bells are.
 
 use super::super::{
-    Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, PUBLISH_LEN_MAX, Port, Result, Time,
+    Epoch, Error, MESSAGE_CREDIT, MESSAGE_LEN_MAX, MemberId, Message, PUBLISH_LEN_MAX, Port,
+    Result, Time, message_cost,
 };
 use super::Shm;
-use super::layout::{RING_HEAD, RING_HEADER_LEN, RING_SENDER_WAITS, RING_TAIL};
+use super::layout::{
+    RING_CONSUMED, RING_CREDIT_WAITS, RING_HEAD, RING_HEADER_LEN, RING_SENDER_WAITS, RING_TAIL,
+};
 use super::memory::allocate;
 use crate::sync::{lock, try_lock};
 use std::collections::VecDeque;
@@ -66,6 +80,10 @@ struct Outgoing {
     /// The reader's position when it was last read. The ring has at least the room that follows
     /// from it.
     head: u64,
+    /// By port: the cost of all messages that were sent.
+    sent: [u64; Port::COUNT],
+    /// By port: what the receiver had consumed when that was last read.
+    consumed: [u64; Port::COUNT],
 }
 
 struct Incoming {
@@ -140,8 +158,7 @@ impl Shm {
         }
         self.step();
         let epoch = self.tables().current_epoch();
-        let mut turn = self.wait_for_turn(to, until)?;
-        self.back_ring(to, turn.guards())?;
+        let mut turn = self.wait_for_credit(to, port, bytes.len(), until)?;
         // At most half a ring per fragment, so that writer and reader overlap.
         let fragment_len_max = (self.tables().layout.ring_len / 2 - FRAGMENT_HEADER_LEN) & !7;
         let mut rest = bytes;
@@ -156,6 +173,8 @@ impl Shm {
             self.write_fragment(to, port, flags, epoch, None, fragment);
             self.tell_receiver(to, port);
             if later.is_empty() {
+                // A message that was given up before its end is never consumed, and never counted.
+                turn.guards().sent[port as usize] += message_cost(bytes.len());
                 return Ok(());
             }
             (rest, flags) = (later, 0);
@@ -197,8 +216,11 @@ impl Shm {
                 return Ok(false);
             };
             self.back_ring(member, &mut guard)?;
-            if !self.has_room(member, &mut guard, len)
-                && !self.has_room_after_announcing(member, &mut guard, len)
+            let has_credit = self.has_credit(member, &mut guard, port, bytes.len())
+                || self.has_credit_after_announcing(member, &mut guard, port, bytes.len());
+            if !has_credit
+                || !self.has_room(member, &mut guard, len)
+                    && !self.has_room_after_announcing(member, &mut guard, len)
             {
                 return Ok(false);
             }
@@ -210,6 +232,9 @@ impl Shm {
         for &member in &living {
             let number = (!is_single).then_some(number);
             self.write_fragment(member, port, FLAG_FIRST | FLAG_LAST, epoch, number, bytes);
+        }
+        for guard in turns.guards() {
+            guard.sent[port as usize] += message_cost(bytes.len());
         }
         if !is_single {
             // Release: a receiver that sees the number sees the content of the rings.
@@ -259,6 +284,74 @@ impl Shm {
         };
         self.waiting_senders.fetch_sub(1, Ordering::SeqCst);
         result
+    }
+
+    /// Waits until there is credit for a message, and for the turn to write it. The turn is not
+    /// kept during the wait for credit: messages for other ports get through.
+    fn wait_for_credit(
+        &self,
+        to: MemberId,
+        port: Port,
+        len: usize,
+        until: Time,
+    ) -> Result<Turn<'_, MutexGuard<'_, Outgoing>>> {
+        loop {
+            let bell = self.bell_now();
+            let mut turn = self.wait_for_turn(to, until)?;
+            self.back_ring(to, turn.guards())?;
+            if self.has_credit(to, turn.guards(), port, len)
+                || self.has_credit_after_announcing(to, turn.guards(), port, len)
+            {
+                return Ok(turn);
+            }
+            drop(turn);
+            self.wait_for_receiver(to, bell, until)?;
+        }
+    }
+
+    /// Whether there is credit for a message. Reads what the receiver has consumed only if the last
+    /// known number leaves too little.
+    fn has_credit(&self, to: MemberId, outgoing: &mut Outgoing, port: Port, len: usize) -> bool {
+        let (sent, at) = (outgoing.sent[port as usize], port as usize * 8);
+        let fits = |consumed| sent.wrapping_sub(consumed) + message_cost(len) <= MESSAGE_CREDIT;
+        fits(outgoing.consumed[port as usize]) || {
+            let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
+            let consumed = tables.mapping.word(ring + RING_CONSUMED + at).load(Ordering::Relaxed);
+            // Written by another process: it never exceeds what was sent.
+            outgoing.consumed[port as usize] = consumed.min(sent);
+            fits(outgoing.consumed[port as usize])
+        }
+    }
+
+    /// Whether there is credit, after announcing that this member waits for it: if there is none,
+    /// the receiver rings when it has received a message. Only the receiver takes the
+    /// announcement back, since several threads may wait for several ports.
+    fn has_credit_after_announcing(
+        &self,
+        to: MemberId,
+        outgoing: &mut Outgoing,
+        port: Port,
+        len: usize,
+    ) -> bool {
+        let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
+        // Announced before the last check, as in `has_room_after_announcing`.
+        tables.mapping.word(ring + RING_CREDIT_WAITS).store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.has_credit(to, outgoing, port, len)
+    }
+
+    /// Counts a message as consumed, and rings its sender if it waits for that.
+    fn count_consumed(&self, from: MemberId, port: Port, len: usize) {
+        let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(from, self.me));
+        let consumed = tables.mapping.word(ring + RING_CONSUMED + port as usize * 8);
+        // Written by this process alone, under the lock of the queues.
+        let sum = consumed.load(Ordering::Relaxed).wrapping_add(message_cost(len));
+        consumed.store(sum, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let waits = tables.mapping.word(ring + RING_CREDIT_WAITS);
+        if waits.load(Ordering::SeqCst) != 0 && waits.swap(0, Ordering::SeqCst) != 0 {
+            tables.ring_bell(from);
+        }
     }
 
     /// Whether a ring has room. Reads the reader's position only if its last known position leaves
@@ -553,6 +646,8 @@ impl Shm {
                 self.take_in_locked(&mut incoming, Some(port));
             }
         }
-        incoming.queues[port as usize].pop_front()
+        let message = incoming.queues[port as usize].pop_front()?;
+        self.count_consumed(message.from, port, message.bytes.len());
+        Some(message)
     }
 }

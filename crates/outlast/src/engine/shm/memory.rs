@@ -162,10 +162,10 @@ impl JobMemory {
     /// the started process was only a wrapper around the member, and the member lives on, nothing
     /// happens.
     pub fn process_ended(&self, member: MemberId) {
-        let _ = match self.tables.state(member).load(Ordering::SeqCst) {
+        match self.tables.state(member).load(Ordering::SeqCst) {
             STATE_NEW => self.tables.declare_dead(member, false),
-            _ => self.tables.detect_death(member),
-        };
+            _ => drop(self.tables.detect_death(member)),
+        }
     }
 
     /// Whether `member` has joined the job, now or in the past.
@@ -253,8 +253,14 @@ fn new_file() -> Result<OwnedFd, JoinError> {
                 }
             })
         }
-        _ => rustix::fs::memfd_create("outlast", MemfdFlags::CLOEXEC)
-            .map_err(|error| JoinError::System { what: "memfd_create", error: error.into() }),
+        _ => {
+            let file = rustix::fs::memfd_create("outlast", MemfdFlags::CLOEXEC)
+                .map_err(|error| JoinError::System { what: "memfd_create", error: error.into() })?;
+            // The kernel makes it accessible to all users, through /proc.
+            rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
+                .map_err(|error| JoinError::System { what: "fchmod", error: error.into() })?;
+            Ok(file)
+        }
     }
 }
 
@@ -374,4 +380,16 @@ fn control_group_room() -> Option<u64> {
             Some(max.saturating_sub(read(&directory, "memory.current").unwrap_or(0)))
         })
         .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_job_is_open_to_its_user_alone() {
+        let file = new_file().expect("a file");
+        let mode = rustix::fs::fstat(&file).expect("its mode").st_mode;
+        assert_eq!(mode & 0o7777, 0o600, "{mode:o}");
+    }
 }

@@ -36,6 +36,7 @@
 
 mod access;
 mod attach;
+mod death_log;
 mod deaths;
 #[cfg(feature = "faults")]
 mod failpoint;
@@ -349,6 +350,12 @@ impl Engine for Shm {
         Ok(())
     }
 
+    fn segment_limit(&self) -> Result<u64> {
+        self.check_guard()?;
+        let len = self.tables().segment_len(self.me).load(Ordering::Relaxed);
+        Ok(self.segment_limit.min(len.saturating_add(available_memory())))
+    }
+
     fn death_order(&self) -> Option<Vec<MemberId>> {
         self.check_guard().ok()?;
         Some(self.tables().death_order(self.tables().current_epoch().0))
@@ -567,6 +574,18 @@ impl Engine for Shm {
             Fault::DieAtStep(_) | Fault::StopAtStep(_) => unreachable!("refused above"),
         }
     }
+}
+
+pub(crate) use sys::PIDFD_NEEDED;
+#[cfg(feature = "mpi")]
+pub(in crate::engine) use sys::has_replaced_memory;
+
+/// Prepares a command: the process that it starts inherits a descriptor.
+pub(crate) fn pass_descriptor(
+    command: &mut std::process::Command,
+    file: Arc<std::os::fd::OwnedFd>,
+) {
+    sys::inherit(command, file, false);
 }
 
 /// With `terminate`, prepares a command so that the kernel sends its process SIGTERM when the

@@ -5,7 +5,9 @@
 //! between nodes. All words here are sequentially consistent, as the epoch is with which they are
 //! ordered.
 
+use super::death_log::Death;
 use super::layout::{HEADER_EPOCH, Layout};
+use super::memory::JobMemory;
 use super::wait::IS_BACKGROUND;
 use super::{Shm, sys};
 use crate::engine::{Bell, Engine, MemberId, Port, Time};
@@ -22,13 +24,45 @@ impl Shm {
         self.tables().has_joined(member)
     }
 
-    /// Enters deaths that other nodes know of into this node's log, and raises its epoch. Ends the
-    /// process if it is among the dead and has not left.
-    pub(in crate::engine) fn declare_dead(&self, members: impl Iterator<Item = (MemberId, bool)>) {
-        for (member, has_left) in members {
-            self.tables().declare_dead(member, has_left);
+    /// Enters deaths of members of other nodes into this node's log, each with whether the member
+    /// has left, and raises its epoch. Deaths that a frame reports, from the member `reporter`, do
+    /// not enter once that member is in the log; its own leave does. Ends the process if it is
+    /// among the dead and has not left.
+    pub(in crate::engine) fn declare_dead(
+        &self,
+        deaths: impl Iterator<Item = (MemberId, bool)>,
+        reporter: Option<MemberId>,
+    ) {
+        // The leave of the reporter comes last: it must not stand before the other deaths.
+        let (own, deaths): (Vec<_>, Vec<_>) =
+            deaths.partition(|&(member, _)| Some(member) == reporter);
+        for (member, has_left) in deaths.into_iter().chain(own) {
+            self.tables().enter_death(Death { member, has_left, reporter });
         }
         let _ = self.catch_up();
+    }
+
+    /// Records that a frame of the node with this number has arrived, for all members of this node.
+    pub(in crate::engine) fn record_heard(&self, node: usize, now: Time) {
+        self.tables().heard(MemberId(node as u32)).fetch_max(now.0, Ordering::SeqCst);
+    }
+
+    /// When a member of this node has last recorded a frame of that node.
+    pub(in crate::engine) fn heard_at(&self, node: usize) -> Time {
+        Time(self.tables().heard(MemberId(node as u32)).load(Ordering::SeqCst))
+    }
+
+    /// The number of the file with this node's memory: see [`has_replaced_memory`].
+    ///
+    /// [`has_replaced_memory`]: super::has_replaced_memory
+    pub(in crate::engine) fn memory_inode(memory: &JobMemory) -> u64 {
+        memory.tables.mapping.inode()
+    }
+
+    /// The clock of leases. It goes on while the machine is suspended, which the job's clock does
+    /// not.
+    pub(in crate::engine) fn lease_clock() -> Time {
+        Time(sys::boottime_ns())
     }
 
     /// Records the member whose request this member is about to execute, before it checks whether

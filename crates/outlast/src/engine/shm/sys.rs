@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// The number of the file in its file system.
+    inode: u64,
 }
 
 // SAFETY: the mapping is plain shared memory, and every access to it is atomic or a foreign copy,
@@ -30,6 +32,7 @@ impl Mapping {
     /// Maps the first `len` bytes of a file, shared, and not inherited by forked children.
     pub(super) fn new(file: impl AsFd, len: usize) -> io::Result<Mapping> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let inode = rustix::fs::fstat(&file)?.st_ino;
         // SAFETY: the kernel chooses an unused address range, so that no existing memory is
         // affected.
         let base = unsafe {
@@ -42,7 +45,8 @@ impl Mapping {
                 0,
             )?
         };
-        let mapping = Mapping { base: NonNull::new(base.cast()).expect("mmap returned null"), len };
+        let base_address = NonNull::new(base.cast()).expect("mmap returned null");
+        let mapping = Mapping { base: base_address, len, inode };
         // SAFETY: the range is the mapping just made. A forked child without it cannot hurt the
         // job.
         unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork)? };
@@ -81,6 +85,11 @@ impl Mapping {
             rustix::mm::madvise(place.cast(), range.len(), Advice::LinuxDontDump)?;
         }
         Ok(())
+    }
+
+    /// The number of the mapped file: see [`has_replaced_memory`].
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
     }
 
     #[inline(always)]
@@ -200,16 +209,37 @@ impl<'a> Range<'a> {
         Range { base: self.base, len: self.len, mapping: PhantomData }
     }
 
-    /// The first `len` bytes of the range, or all of it if it is shorter.
+    /// The length of the range.
+    pub(super) fn len(self) -> u64 {
+        self.len
+    }
+
+    /// The first `len` bytes of the range.
+    ///
+    /// # Safety
+    /// The range has so many bytes.
     #[inline(always)]
-    pub(super) fn first(self, len: u64) -> Range<'a> {
-        Range { len: len.min(self.len), ..self }
+    pub(super) unsafe fn first(self, len: u64) -> Range<'a> {
+        Range { len, ..self }
+    }
+
+    /// The place of `count` words from `offset` on, if they are in the range and `offset` is a
+    /// multiple of 8. Rotated by three bits, an offset inside of a word is beyond every range, so a
+    /// single comparison checks the alignment and the bounds of a word.
+    #[inline(always)]
+    fn words_at(self, offset: u64, count: u64) -> Option<NonNull<u8>> {
+        let (index, all) = (offset.rotate_right(3), self.len / 8);
+        if index >= all || (count > 1 && all - index < count) {
+            return None;
+        }
+        // SAFETY: it lies inside the range, which lies inside the mapping.
+        Some(unsafe { self.base.add(offset as usize) })
     }
 
     /// Consecutive words; `offset` must be a multiple of 8.
     #[inline(always)]
     pub(super) fn words<const N: usize>(self, offset: u64) -> Option<&'a [AtomicU64; N]> {
-        let place = self.at(offset, 8 * N as u64).filter(|_| offset.is_multiple_of(8))?;
+        let place = self.words_at(offset, N as u64)?;
         // SAFETY: in range and aligned, since the range begins at a word; the rest as for
         // `Mapping::word`.
         Some(unsafe { place.cast().as_ref() })
@@ -222,6 +252,57 @@ impl<'a> Range<'a> {
         let Some(to) = self.at(offset, bytes.len() as u64) else { return false };
         // SAFETY: the range was checked, and `bytes` is private memory of the same length.
         unsafe { write_untorn(to.as_ptr(), bytes) };
+        true
+    }
+
+    /// Writes words at `offset`, and bytes `start` bytes behind it, which are filled up with zeros
+    /// to a whole word; returns whether they fit. The range is checked once for all of them. `step`
+    /// is called between the parts of the write.
+    #[inline(always)]
+    pub(super) fn write_block<const N: usize>(
+        self,
+        offset: u64,
+        words: [u64; N],
+        start: u64,
+        bytes: &[u8],
+        step: impl Fn(),
+    ) -> bool {
+        assert!(start.is_multiple_of(8) && start >= 8 * N as u64);
+        let whole = bytes.len() & !7;
+        let count = start / 8 + (bytes.len() as u64).div_ceil(8);
+        let Some(place) = self.words_at(offset, count) else { return false };
+        for (index, word) in words.into_iter().enumerate() {
+            step();
+            // SAFETY: in range, since the words end before `start`, and aligned, since the range
+            // begins at a word and `offset` is whole words; the rest as for `Mapping::word`.
+            unsafe { AtomicU64::from_ptr(place.add(8 * index).as_ptr().cast()) }
+                .store(word, Ordering::Relaxed);
+        }
+        step();
+        // SAFETY: in range, behind the words.
+        let to = unsafe { place.add(start as usize) };
+        let (body, rest) = bytes.split_at(whole);
+        if whole > INLINE_BLOCK_MAX {
+            // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to
+            // private memory; `to` is aligned and the length whole words.
+            unsafe { write_halves(to.as_ptr(), body, &step) };
+        } else {
+            for (index, word) in body.chunks_exact(8).enumerate() {
+                let word = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
+                // SAFETY: in range and aligned, as above.
+                unsafe { AtomicU64::from_ptr(to.add(8 * index).as_ptr().cast()) }
+                    .store(word, Ordering::Relaxed);
+            }
+        }
+        if !rest.is_empty() {
+            step();
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            // SAFETY: in range, since `count` has this word, and aligned.
+            unsafe { AtomicU64::from_ptr(to.add(whole).as_ptr().cast()) }
+                .store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+        step();
         true
     }
 
@@ -252,6 +333,9 @@ impl<'a> Range<'a> {
 /// which is a foreign routine to the compiler and free to race with other processes.
 const INLINE_LEN_MAX: usize = 56;
 
+/// The longest value of a block that is written word by word, in line.
+const INLINE_BLOCK_MAX: usize = 128;
+
 /// How many bytes of a long copy to a place of another alignment go through a buffer at once.
 const BOUNCE_LEN: usize = 1024;
 
@@ -277,6 +361,24 @@ unsafe fn write_untorn(to: *mut u8, bytes: &[u8]) {
     }
     // SAFETY: promised by the caller.
     unsafe { write_words(to, bytes) }
+}
+
+/// Copies whole words, in two halves in builds in which a process may stop in between.
+///
+/// # Safety
+/// As for [`write_untorn`], and the range is whole words.
+#[inline]
+unsafe fn write_halves(to: *mut u8, bytes: &[u8], step: &impl Fn()) {
+    let middle = if cfg!(feature = "faults") { (bytes.len() / 2) & !7 } else { bytes.len() };
+    let (first, second) = bytes.split_at(middle);
+    // SAFETY: the halves follow each other inside the range; the rest is promised by the caller.
+    unsafe {
+        foreign_copy(to, first.as_ptr(), first.len());
+        if !second.is_empty() {
+            step();
+            foreign_copy(to.add(middle), second.as_ptr(), second.len());
+        }
+    }
 }
 
 /// # Safety
@@ -591,6 +693,32 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
+/// What an error says if the kernel has no `pidfd_open`.
+pub(crate) const PIDFD_NEEDED: &str =
+    "pidfd_open, which needs Linux 5.3 or newer and a seccomp profile that allows it,";
+
+/// Fails if the kernel lacks what the engine cannot do without: a proof of a death, which is either
+/// membarrier or a pidfd. A member that runs under valgrind 3.19 has the former alone.
+pub(super) fn check_kernel() -> io::Result<()> {
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+    if interrupt_all() {
+        return Ok(());
+    }
+    pidfd_open(getpid(), PidfdFlags::empty()).map(drop).map_err(io::Error::from)
+}
+
+/// Whether a process has called exec since it mapped the file with this number: it has memory, and
+/// none of it is of that file. Its threads of before have ended then, and cannot touch the file.
+/// `false` if the kernel does not tell. A process that is ending has no memory to be seen.
+pub(in crate::engine) fn has_replaced_memory(pid: u32, inode: u64) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let inode = inode.to_string();
+    // The fifth field of a line is the number of the file. Files of other file systems may have an
+    // equal number; the answer is then a wrong `false`.
+    let is_of_file = |line: &str| line.split_whitespace().nth(4) == Some(inode.as_str());
+    !maps.is_empty() && !maps.lines().any(is_of_file)
+}
+
 /// Sleeps until the word is not `seen`, a thread wakes it, or the monotonic clock reaches `until`.
 pub(super) fn wait_on(word: &AtomicU32, seen: u32, until_ns: u64) {
     let until = timespec(until_ns);
@@ -617,8 +745,8 @@ pub(super) fn wait_on_any(words: &[(&AtomicU32, u32)], until_ns: u64) {
     let result =
         futex::waitv(&waiters, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
     // Any other error is an early return: a changed word, a signal, the time. All callers check
-    // again.
-    if result == Err(rustix::io::Errno::NOSYS) {
+    // again. A seccomp profile may refuse the call with either of two errors.
+    if matches!(result, Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM)) {
         // Before Linux 5.16: sleep on the first word, briefly, since no wakeup comes for the
         // others.
         let (word, seen) = words[0];
@@ -645,6 +773,15 @@ pub(super) fn wake_all(word: &AtomicU32) {
 #[inline]
 pub(super) fn monotonic_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The clock that goes on while the machine is suspended, in nanoseconds. It stands still while a
+/// virtual machine is paused, as all clocks of that machine do.
+#[cfg(feature = "mpi")]
+#[inline]
+pub(super) fn boottime_ns() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

@@ -152,7 +152,7 @@ impl World {
     fn stop_serving(&mut self, member: u32) {
         let state = &mut self.members[member as usize];
         state.inbox = Default::default();
-        state.inbox_len = 0;
+        state.unreceived.clear();
         if self.link == Link::Network {
             state.segment.clear();
         }

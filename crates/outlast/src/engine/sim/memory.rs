@@ -7,7 +7,7 @@ use super::world::World;
 use crate::engine::{Epoch, Error, MemberId, Operation, Result};
 
 /// A one-sided operation that acts on the target's memory itself.
-pub(super) enum Direct<'a> {
+pub(super) enum MappedAccess<'a> {
     Put(&'a [u8]),
     Get(&'a mut [u8]),
     Load,
@@ -15,22 +15,22 @@ pub(super) enum Direct<'a> {
     FetchAdd(u64),
 }
 
-impl Direct<'_> {
+impl MappedAccess<'_> {
     pub(super) fn call(&self, target: MemberId, offset: u64) -> Call {
         let (what, len) = match self {
-            Direct::Put(data) => (What::Put, data.len()),
-            Direct::Get(buffer) => (What::Get, buffer.len()),
-            Direct::Load => (What::Load, 8),
-            Direct::CompareAndSwap { .. } => (What::CompareAndSwap, 8),
-            Direct::FetchAdd(_) => (What::FetchAdd, 8),
+            MappedAccess::Put(data) => (What::Put, data.len()),
+            MappedAccess::Get(buffer) => (What::Get, buffer.len()),
+            MappedAccess::Load => (What::Load, 8),
+            MappedAccess::CompareAndSwap { .. } => (What::CompareAndSwap, 8),
+            MappedAccess::FetchAdd(_) => (What::FetchAdd, 8),
         };
         Call::range(what, target, offset, len as u64)
     }
 
     pub(super) fn check(&self, target: MemberId, offset: u64, segment_len: u64) -> Result<()> {
         match self {
-            Direct::Put(data) => Operation::Put { offset, data }.check(target, segment_len),
-            Direct::Get(buffer) => {
+            MappedAccess::Put(data) => Operation::Put { offset, data }.check(target, segment_len),
+            MappedAccess::Get(buffer) => {
                 Operation::Get { offset, len: buffer.len() }.check(target, segment_len)
             }
             _ => Operation::Load { offset }.check(target, segment_len),
@@ -39,8 +39,8 @@ impl Direct<'_> {
 
     pub(super) fn words(&self, offset: u64) -> usize {
         match self {
-            Direct::Put(data) => words_in(offset, data.len()),
-            Direct::Get(buffer) => words_in(offset, buffer.len()),
+            MappedAccess::Put(data) => words_in(offset, data.len()),
+            MappedAccess::Get(buffer) => words_in(offset, buffer.len()),
             _ => 1,
         }
     }
@@ -111,7 +111,7 @@ impl World {
         at: Epoch,
         target: MemberId,
         offset: u64,
-        direct: &mut Direct<'_>,
+        direct: &mut MappedAccess<'_>,
         progress: &mut Progress,
     ) -> Result<Option<u64>> {
         let is_torn = self.cost.is_none();
@@ -139,7 +139,7 @@ impl World {
                 return self.act_after_death(member, target, offset, direct, progress);
             }
             return match direct {
-                Direct::Put(_) if self.random.chance(2) => Ok(Some(0)),
+                MappedAccess::Put(_) if self.random.chance(2) => Ok(Some(0)),
                 _ => Err(Error::Dead { member: target }),
             };
         }
@@ -163,7 +163,7 @@ impl World {
         member: u32,
         target: MemberId,
         offset: u64,
-        direct: &mut Direct<'_>,
+        direct: &mut MappedAccess<'_>,
         progress: &Progress,
     ) -> Result<Option<u64>> {
         let state = &mut self.members[target.index()];
@@ -211,33 +211,33 @@ impl World {
         &mut self,
         target: u32,
         offset: u64,
-        direct: &mut Direct<'_>,
+        direct: &mut MappedAccess<'_>,
         subset: Subset,
         second_phase: bool,
     ) -> u64 {
         let segment = &mut self.members[target as usize].segment;
         let index = (offset / 8) as usize;
         let word = match direct {
-            Direct::Put(data) => {
+            MappedAccess::Put(data) => {
                 segment.put(offset, data, subset, second_phase);
                 if !second_phase {
                     self.note_bytes(data);
                 }
                 return 0;
             }
-            Direct::Get(buffer) => {
+            MappedAccess::Get(buffer) => {
                 segment.get(offset, buffer, subset, second_phase);
                 return 0;
             }
-            Direct::Load => segment.load(index),
-            Direct::CompareAndSwap { expected, new } => {
+            MappedAccess::Load => segment.load(index),
+            MappedAccess::CompareAndSwap { expected, new } => {
                 let found = segment.load(index);
                 if found == *expected {
                     segment.store(index, *new);
                 }
                 found
             }
-            Direct::FetchAdd(delta) => {
+            MappedAccess::FetchAdd(delta) => {
                 let found = segment.load(index);
                 segment.store(index, found.wrapping_add(*delta));
                 found
@@ -252,26 +252,26 @@ impl World {
 pub(super) fn describe(
     target: u32,
     offset: u64,
-    direct: &Direct<'_>,
+    direct: &MappedAccess<'_>,
     subset: Subset,
     second_phase: bool,
     word: u64,
 ) -> String {
     let call = direct.call(MemberId(target), offset);
     match direct {
-        Direct::Put(_) | Direct::Get(_) if subset != Subset::All => {
+        MappedAccess::Put(_) | MappedAccess::Get(_) if subset != Subset::All => {
             let phase = 1 + u32::from(second_phase);
             let words = subset.describe(direct.words(offset), second_phase);
             format!("{call} (phase {phase}: {words})")
         }
-        Direct::Put(_) | Direct::Get(_) => call.to_string(),
-        Direct::Load => format!("{call}: {word:#x}"),
-        Direct::CompareAndSwap { expected, new } if word == *expected => {
+        MappedAccess::Put(_) | MappedAccess::Get(_) => call.to_string(),
+        MappedAccess::Load => format!("{call}: {word:#x}"),
+        MappedAccess::CompareAndSwap { expected, new } if word == *expected => {
             format!("{call}: {word:#x} becomes {new:#x}")
         }
-        Direct::CompareAndSwap { expected, .. } => {
+        MappedAccess::CompareAndSwap { expected, .. } => {
             format!("{call}: {word:#x} is not {expected:#x}")
         }
-        Direct::FetchAdd(delta) => format!("{call}: {word:#x} plus {delta:#x}"),
+        MappedAccess::FetchAdd(delta) => format!("{call}: {word:#x} plus {delta:#x}"),
     }
 }

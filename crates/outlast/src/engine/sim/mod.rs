@@ -32,7 +32,7 @@ use super::{
     View, check_compound, run_compound,
 };
 use coroutine::{Stage, suspend, with_world};
-use memory::{Direct, Progress};
+use memory::{MappedAccess, Progress};
 use network::{Consumer, OwnStep, Wanted};
 use report::{Call, What};
 use std::rc::Rc;
@@ -164,7 +164,13 @@ impl Sim {
 
     /// Executes an operation on memory that this member maps.
     #[inline]
-    fn act(&self, at: Epoch, target: MemberId, offset: u64, mut direct: Direct<'_>) -> Result<u64> {
+    fn act(
+        &self,
+        at: Epoch,
+        target: MemberId,
+        offset: u64,
+        mut direct: MappedAccess<'_>,
+    ) -> Result<u64> {
         let call = direct.call(target, offset);
         let mut progress = Progress::Fresh;
         loop {
@@ -238,7 +244,7 @@ impl Sim {
             })??;
         }
         let mut buffer = vec![0; len];
-        self.act(at, target, offset, Direct::Get(&mut buffer))?;
+        self.act(at, target, offset, MappedAccess::Get(&mut buffer))?;
         Ok(Done::Get(buffer))
     }
 
@@ -253,13 +259,13 @@ impl Sim {
 }
 
 /// The direct form of an operation on a word.
-fn direct_word(operation: Operation<'_>) -> (u64, Direct<'static>) {
+fn direct_word(operation: Operation<'_>) -> (u64, MappedAccess<'static>) {
     match operation {
-        Operation::Load { offset } => (offset, Direct::Load),
+        Operation::Load { offset } => (offset, MappedAccess::Load),
         Operation::CompareAndSwap { offset, expected, new } => {
-            (offset, Direct::CompareAndSwap { expected, new })
+            (offset, MappedAccess::CompareAndSwap { expected, new })
         }
-        Operation::FetchAdd { offset, delta } => (offset, Direct::FetchAdd(delta)),
+        Operation::FetchAdd { offset, delta } => (offset, MappedAccess::FetchAdd(delta)),
         Operation::Put { .. } | Operation::Get { .. } => unreachable!("not an operation on a word"),
     }
 }
@@ -364,6 +370,10 @@ impl Engine for Sim {
         self.world(|world| world.grow(self.member, len))?
     }
 
+    fn segment_limit(&self) -> Result<u64> {
+        self.world(|world| world.segment_limit)
+    }
+
     fn death_order(&self) -> Option<Vec<MemberId>> {
         let _ = self.step(Call::plain(What::View));
         self.world(|world| world.keeps_dead_segments.then(|| world.death_order.clone())).ok()?
@@ -388,7 +398,7 @@ impl Engine for Sim {
         if self.is_target_mapped(target) {
             let result = match operation {
                 Operation::Put { offset, data } => {
-                    self.act(at, target, offset, Direct::Put(data)).map(|_| Done::Put)
+                    self.act(at, target, offset, MappedAccess::Put(data)).map(|_| Done::Put)
                 }
                 Operation::Get { offset, len } => self.start_get(at, target, offset, len),
                 word => {
@@ -453,7 +463,7 @@ impl Engine for Sim {
 
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
         if self.is_target_mapped(target) {
-            return self.act(at, target, offset, Direct::Put(data)).map(|_| ());
+            return self.act(at, target, offset, MappedAccess::Put(data)).map(|_| ());
         }
         let operation = Operation::Put { offset, data };
         self.ask(call_of(target, &operation), at, target, Wanted::new(operation)).map(|_| ())
@@ -461,7 +471,7 @@ impl Engine for Sim {
 
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if self.is_target_mapped(target) {
-            return self.act(at, target, offset, Direct::Get(buffer)).map(|_| ());
+            return self.act(at, target, offset, MappedAccess::Get(buffer)).map(|_| ());
         }
         let operation = Operation::Get { offset, len: buffer.len() };
         match self.ask(call_of(target, &operation), at, target, Wanted::new(operation))? {
@@ -500,7 +510,7 @@ impl Engine for Sim {
         loop {
             let wait = self.world(|world| {
                 world.check_send(self.member, to, bytes.len())?;
-                if !world.is_full(to.0) {
+                if !world.is_full(self.member, to.0, port, bytes.len()) {
                     world.send(self.member, to.0, port, bytes);
                     return Ok(None);
                 }
@@ -538,7 +548,8 @@ impl Engine for Sim {
                     Err(error) => return Err(error),
                 }
             }
-            if !living.iter().all(|&member| world.may_publish(self.member, member)) {
+            let is_full = |&member: &u32| world.is_full(self.member, member, port, bytes.len());
+            if living.iter().any(is_full) {
                 return Ok(false);
             }
             living.iter().for_each(|&member| world.publish(self.member, member, port, bytes));
@@ -553,7 +564,7 @@ impl Engine for Sim {
         self.step(Call::range(What::Send, to, 0, bytes.len() as u64))?;
         self.world(|world| {
             world.check_send(self.member, to, bytes.len())?;
-            let has_room = !world.is_full(to.0);
+            let has_room = !world.is_full(self.member, to.0, port, bytes.len());
             if has_room {
                 world.send(self.member, to.0, port, bytes);
             }

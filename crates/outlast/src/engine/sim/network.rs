@@ -6,14 +6,14 @@
 //! is lost (its target or its source died) goes through its remaining events without effect; its
 //! record is free when no event refers to it any more.
 
-use super::memory::{Direct, describe};
+use super::memory::{MappedAccess, describe};
 use super::options::Link;
 use super::random::mix;
 use super::segment::{Subset, words_in};
 use super::world::{Event, Knowledge, Life, Wait, World, Yielder};
 use crate::engine::{
     Completer, CompoundStep, Done, Epoch, Error, MESSAGE_LEN_MAX, MemberId, Message, Operation,
-    Port, Result,
+    Port, Result, message_cost,
 };
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -106,15 +106,15 @@ impl Wanted {
         }
     }
 
-    fn direct(&mut self) -> Option<(u64, Direct<'_>)> {
+    fn direct(&mut self) -> Option<(u64, MappedAccess<'_>)> {
         Some(match self {
-            Wanted::Put { offset, data } => (*offset, Direct::Put(data)),
-            Wanted::Get { offset, buffer, .. } => (*offset, Direct::Get(buffer)),
-            Wanted::Load { offset } => (*offset, Direct::Load),
+            Wanted::Put { offset, data } => (*offset, MappedAccess::Put(data)),
+            Wanted::Get { offset, buffer, .. } => (*offset, MappedAccess::Get(buffer)),
+            Wanted::Load { offset } => (*offset, MappedAccess::Load),
             Wanted::CompareAndSwap { offset, expected, new } => {
-                (*offset, Direct::CompareAndSwap { expected: *expected, new: *new })
+                (*offset, MappedAccess::CompareAndSwap { expected: *expected, new: *new })
             }
-            Wanted::FetchAdd { offset, delta } => (*offset, Direct::FetchAdd(*delta)),
+            Wanted::FetchAdd { offset, delta } => (*offset, MappedAccess::FetchAdd(*delta)),
             Wanted::SegmentLen | Wanted::Compound { .. } => return None,
         })
     }
@@ -281,7 +281,8 @@ impl World {
         if self.members[to as usize].life != Life::Living {
             return;
         }
-        self.members[to as usize].inbox_len += 1;
+        *self.members[to as usize].unreceived.entry((from, port)).or_default() +=
+            message_cost(bytes.len());
         let message =
             Message { from: MemberId(from), epoch: self.epoch(from), bytes: bytes.to_vec() };
         let flight =
@@ -307,22 +308,6 @@ impl World {
         *self.channels.last(Lane::Published, from, to) = arrives;
     }
 
-    /// Whether a member may publish to another now. Messages of other senders do not count: where
-    /// members publish, each pair has a queue of its own, so that room, once made, is there until
-    /// its sender uses it.
-    pub(super) fn may_publish(&self, from: u32, to: u32) -> bool {
-        let state = &self.members[to as usize];
-        let received =
-            state.inbox.iter().flatten().filter(|message| message.from.0 == from).count();
-        let in_flight = self
-            .flights
-            .iter()
-            .flatten()
-            .filter(|flight| flight.from == from && flight.to == to)
-            .count();
-        state.life != Life::Living || received + in_flight < self.inbox_messages_max
-    }
-
     /// Delivers the messages that a member had published, since its death is about to be known.
     pub(super) fn deliver_published(&mut self, dead: u32) {
         let mut published = Vec::new();
@@ -340,10 +325,21 @@ impl World {
         }
     }
 
-    /// Whether a message to this member must wait for room.
-    pub(super) fn is_full(&self, to: u32) -> bool {
-        self.members[to as usize].life == Life::Living
-            && self.members[to as usize].inbox_len >= self.inbox_messages_max
+    /// Whether a message has to wait until the receiver has received earlier messages of its sender
+    /// for this port.
+    pub(super) fn is_full(&self, from: u32, to: u32, port: Port, len: usize) -> bool {
+        let state = &self.members[to as usize];
+        let unreceived = state.unreceived.get(&(from, port)).copied().unwrap_or(0);
+        state.life == Life::Living
+            && unreceived > 0
+            && unreceived + message_cost(len) > self.message_credit
+    }
+
+    /// Takes a message out of what its sender has on its way to a member.
+    fn count_received(&mut self, from: u32, to: u32, port: Port, len: usize) {
+        if let Some(cost) = self.members[to as usize].unreceived.get_mut(&(from, port)) {
+            *cost = cost.saturating_sub(message_cost(len));
+        }
     }
 
     pub(super) fn wait_for_room(&mut self, to: u32, until: u64) -> *const Yielder {
@@ -370,7 +366,7 @@ impl World {
         let is_published =
             self.link == Link::Memory && time <= *self.channels.last(Lane::Published, from, to);
         if !is_published && self.is_lost(from, to, time) {
-            self.members[to as usize].inbox_len -= 1;
+            self.count_received(from, to, port, message.bytes.len());
             self.tell(to, |_| format!("never gets a message of m{from}, which died"));
             return;
         }
@@ -387,10 +383,10 @@ impl World {
     pub(super) fn receive(&mut self, member: u32, port: Port) -> Option<Message> {
         let state = &mut self.members[member as usize];
         let message = state.inbox[port as usize].pop_front()?;
-        state.inbox_len -= 1;
         state.counters.messages_received += 1;
         state.counters.message_bytes_received += message.bytes.len() as u64;
         let senders = std::mem::take(&mut state.senders);
+        self.count_received(message.from.0, member, port, message.bytes.len());
         for (slot, generation) in senders {
             self.signal(slot, generation);
         }
@@ -621,7 +617,7 @@ impl World {
                     let effect = describe(target, offset, &direct, subset, second_phase, word);
                     format!("serves m{source}: {effect}")
                 });
-                let is_word = !matches!(direct, Direct::Put(_) | Direct::Get(_));
+                let is_word = !matches!(direct, MappedAccess::Put(_) | MappedAccess::Get(_));
                 is_word.then_some(Ok(Done::Word(word)))
             }
         };
@@ -647,7 +643,7 @@ impl World {
                 return Some(Err(error));
             }
             let (offset, mut direct) = match operation {
-                Operation::Put { offset, data } => (offset, Direct::Put(data)),
+                Operation::Put { offset, data } => (offset, MappedAccess::Put(data)),
                 word => super::direct_word(word),
             };
             let word = self.apply(target, offset, &mut direct, Subset::All, false);

@@ -1,7 +1,7 @@
 //! What to simulate: the job, the link between its members, and the faults that strike it.
 
 use super::random::Random;
-use crate::engine::{MemberId, Time};
+use crate::engine::{MESSAGE_CREDIT, MemberId, Time};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -104,8 +104,10 @@ pub struct Options {
     pub time_limit: Duration,
     /// The most bytes that a segment may grow to.
     pub segment_limit: u64,
-    /// How many messages a member holds that it has not received; senders wait when it is full.
-    pub inbox_messages_max: usize,
+    /// How many bytes of messages of a sender, for a port, a member holds that it has not received;
+    /// the sender waits when there are more. A single message may be longer. See
+    /// [`crate::engine::MESSAGE_CREDIT`].
+    pub message_credit: u64,
     /// Whether the memory of the dead can be read, as on shm ([`crate::Job::read_dead_segment`]);
     /// on the memory link. Operations that are in flight when their target's death becomes known
     /// may then still change it.
@@ -135,7 +137,7 @@ impl Default for Options {
             detection: Duration::from_micros(10)..=Duration::from_millis(1),
             time_limit: Duration::from_secs(30),
             segment_limit: 64 << 20,
-            inbox_messages_max: 1024,
+            message_credit: MESSAGE_CREDIT,
             keeps_dead_segments: false,
             domains: Vec::new(),
             cost: None,

@@ -15,7 +15,7 @@ use crate::engine::{
     Activity, Bell, Epoch, Error, MemberId, MemberSet, Message, Port, Result, Time,
 };
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ pub(super) struct Member {
     /// What can still be read of its segment after its death is known.
     pub(super) dead_segment: Segment,
     pub(super) inbox: [VecDeque<Message>; Port::COUNT],
-    /// Messages in the inbox and on their way to it.
-    pub(super) inbox_len: usize,
+    /// By sender and port: the cost of the messages in the inbox and on their way to it.
+    pub(super) unreceived: BTreeMap<(u32, Port), u64>,
     /// Activities that wait for room in the inbox.
     pub(super) senders: Vec<(u32, u32)>,
     /// Requests of this member that are not complete.
@@ -226,7 +226,7 @@ pub(super) struct World {
     pub(super) seed: u64,
     pub(super) detection: (u64, u64),
     pub(super) segment_limit: u64,
-    pub(super) inbox_messages_max: usize,
+    pub(super) message_credit: u64,
     pub(super) keeps_dead_segments: bool,
     /// The dead in the order in which they entered the view, on the memory link.
     pub(super) death_order: Vec<MemberId>,
@@ -290,7 +290,7 @@ impl World {
                 segment: Segment::default(),
                 dead_segment: Segment::default(),
                 inbox: Default::default(),
-                inbox_len: 0,
+                unreceived: BTreeMap::new(),
                 senders: Vec::new(),
                 requests: Vec::new(),
                 counters: Counters::default(),
@@ -309,7 +309,7 @@ impl World {
             seed: options.seed,
             detection: (nanos(*options.detection.start()), nanos(*options.detection.end())),
             segment_limit: options.segment_limit,
-            inbox_messages_max: options.inbox_messages_max.max(1),
+            message_credit: options.message_credit,
             keeps_dead_segments: options.keeps_dead_segments && options.link == Link::Memory,
             death_order: Vec::new(),
             domains: options.domains.clone(),

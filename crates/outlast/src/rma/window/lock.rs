@@ -176,10 +176,8 @@ impl Window {
         let shared = &*self.shared;
         let _call = shared.begin()?;
         shared.check_usable()?;
-        let held = lock(&shared.state).held.keys().next().copied();
-        if let Some(target) = held {
-            return Err(WindowError::AlreadyLocked { target });
-        }
+        let held: Vec<usize> = lock(&shared.state).held.keys().copied().collect();
+        held.into_iter().try_for_each(|target| shared.check_not_locked(target))?;
         let ranks = shared.failed_ranks();
         if !ranks.is_empty() {
             return Err(WindowError::ProcFailed { ranks });
@@ -248,10 +246,10 @@ impl Window {
     /// and also from members that are about to hold it (extension 1 of ULFM). Returns the ranks
     /// that lost it; none if it was free.
     ///
-    /// The next call of each former holder that concerns this target returns
-    /// [`WindowError::LockLost`], also if it was stopped and wakes much later, and it cannot damage
-    /// the lock of the next holder. A put that a former holder had begun when the lock was taken
-    /// away may still land. Works on a revoked window, too.
+    /// The next call of each former holder that concerns this target, also a call that takes the
+    /// lock, returns [`WindowError::LockLost`], also if it was stopped and wakes much later, and it
+    /// cannot damage the lock of the next holder. A put that a former holder had begun when the
+    /// lock was taken away may still land. Works on a revoked window, too.
     pub fn force_unlock(&self, target: usize) -> WindowResult<Vec<usize>> {
         let shared = &*self.shared;
         let _call = shared.begin()?;
@@ -314,6 +312,7 @@ impl SharedWindow {
         limit: Duration,
         is_of_all: bool,
     ) -> WindowResult<()> {
+        self.check_not_locked(target)?;
         let stamp = stamp(self.job.me(), self.next_ticket.fetch_add(1, Ordering::Relaxed));
         {
             let mut state = lock(&self.state);
@@ -372,6 +371,23 @@ impl SharedWindow {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// The check before this member takes a lock: [`WindowError::AlreadyLocked`] if it holds the
+    /// lock, or is taking or releasing it. [`WindowError::LockLost`], once, if the lock was taken
+    /// away; the next call can take it.
+    fn check_not_locked(&self, target: usize) -> WindowResult<()> {
+        let held = lock(&self.state).held.get(&target).copied();
+        match held {
+            None => Ok(()),
+            Some(held) if held.is_pending => Err(WindowError::AlreadyLocked { target }),
+            Some(_) => match self.check_lock_held(target, false) {
+                Ok(()) => Err(WindowError::AlreadyLocked { target }),
+                // Another activity has released it meanwhile.
+                Err(WindowError::NotLocked { .. }) => Ok(()),
+                Err(error) => Err(error),
+            },
         }
     }
 

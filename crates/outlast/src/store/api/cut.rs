@@ -54,11 +54,6 @@ pub(crate) fn whole_cut(store: &Store) -> (u64, u64) {
 }
 
 impl Store {
-    /// The membership that the store was opened with.
-    pub(crate) fn job(&self) -> &crate::job::Job {
-        &self.state.job
-    }
-
     /// The number of replicas of each value.
     pub(crate) fn replicas(&self) -> usize {
         self.state.placement.replicas
@@ -128,7 +123,11 @@ impl Store {
                 Err(OpError::Fail(error)) => return Err(error),
             }
         }
-        Ok(part.op.is_current().then_some(part))
+        if !part.op.is_current() {
+            return Ok(None);
+        }
+        lock(&state.gate.copiers).push(part.op.participant);
+        Ok(Some(part))
     }
 
     /// Puts a value of a snapshot, with `owner` as the owner of the key. A lock gets a holder that
@@ -151,7 +150,10 @@ impl Drop for CutPart<'_> {
     fn drop(&mut self) {
         // This comes before the end of the operation. Otherwise `recover.close_gate` could take the
         // next operation of this participant for this reader, and not wait for it.
-        lock(&self.op.store.gate.readers).retain(|&participant| participant != self.op.participant);
+        let gate = &self.op.store.gate;
+        for readers in [&gate.readers, &gate.copiers] {
+            lock(readers).retain(|&participant| participant != self.op.participant);
+        }
     }
 }
 
@@ -284,5 +286,43 @@ mod tests {
             report.expect_ok();
         }
         assert!(held_up.get() > 5, "delayed in {} runs", held_up.get());
+    }
+
+    /// A member copies the values of a consistent cut, for as long as it likes. Another member
+    /// leaves meanwhile, and is not held up.
+    #[test]
+    fn a_leaver_does_not_wait_for_the_copies_of_a_cut() {
+        for seed in 0..10 {
+            let stage = Rc::new(Cell::new(0));
+            let report = sim::run(&SimOptions::new(3, seed), move |job: Job| {
+                let options = Options::new().replicas(1).partitions(8).expected_keys(32);
+                let store = Store::open(&job, options).expect("open");
+                let wait = |wanted: u32| {
+                    while stage.get() < wanted {
+                        job.sleep(Duration::from_millis(1));
+                    }
+                };
+                match job.me().0 {
+                    0 => {
+                        store.put(b"key", b"value").expect("put");
+                        let part = store.list_cut(job.epoch()).expect("listed").expect("a view");
+                        stage.set(1);
+                        wait(2);
+                        drop(part);
+                        stage.set(3);
+                    }
+                    1 => {
+                        wait(1);
+                        let left = store.leave(job.now().after(Duration::from_secs(10)));
+                        stage.set(2);
+                        return left.expect("left");
+                    }
+                    _ => wait(3),
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
     }
 }

@@ -115,12 +115,39 @@ impl KeyHandle {
         self.sample(&self.store.state.counts.put, put)
     }
 
-    /// Sets the key if the condition holds; see [`Store::put_if`].
+    /// Sets the key to the bytes of all parts together. On one machine, when this handle wrote the
+    /// key last, each part is copied straight to the replicas. Otherwise, and if the store has
+    /// checksums, the parts are joined first.
+    ///
+    /// ```
+    /// use outlast::store::{Options, Store};
+    /// let job = outlast::join()?;
+    /// let store = Store::open(&job, Options::new())?;
+    /// let block = store.handle(b"block/3")?;
+    /// let (header, cells) = ([1, 0, 0, 0], vec![7; 1000]);
+    /// block.put_parts(&[&header, &cells])?;
+    /// assert_eq!(block.get()?.expect("just put").bytes().len(), 1004);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_parts(&self, parts: &[&[u8]]) -> StoreResult<Version> {
+        let key = self.key_ref()?;
+        let put = || self.store.state.put_parts_cached(&key, &mut self.state.borrow_mut(), parts);
+        self.sample(&self.store.state.counts.put, put)
+    }
+
+    /// Sets the key if the condition holds; see [`Store::put_if`]. On one machine, when this handle
+    /// wrote the key last, it costs as much as [`KeyHandle::put`].
     pub fn put_if(&self, value: &[u8], expect: Expect) -> StoreResult<Version> {
-        let written = self.write(false, |current, _| {
-            CurrentVersion::check(current, expect).map(|()| Change::Put(value))
-        })?;
-        Ok(written.expect("a put changes the key"))
+        let cached = &mut *self.state.borrow_mut();
+        self.store.state.put_if_cached(&self.key_ref()?, cached, value, expect)
+    }
+
+    /// Adds to the number that the key holds, and returns the sum; see [`Store::add`]. On one
+    /// machine, when this handle wrote the key last, it costs as much as [`KeyHandle::put`].
+    pub fn add(&self, delta: i64) -> StoreResult<i64> {
+        let cached = &mut *self.state.borrow_mut();
+        self.store.state.add_cached(&self.key_ref()?, cached, delta)
     }
 
     /// Deletes the key; see [`Store::delete`].
@@ -144,5 +171,11 @@ impl KeyHandle {
         let (cached, key) = (&mut *self.state.borrow_mut(), self.key_ref()?);
         let get = || self.store.state.read_into(&key, Some(cached), buffer);
         self.sample(&self.store.state.counts.get, get)
+    }
+
+    /// The current version of the key; `None` if the key does not exist. The value is not copied.
+    pub fn version(&self) -> StoreResult<Option<Version>> {
+        let (cached, key) = (&mut *self.state.borrow_mut(), self.key_ref()?);
+        self.store.state.read_version(&key, cached)
     }
 }

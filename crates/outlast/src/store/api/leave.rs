@@ -3,8 +3,10 @@
 
 use crate::engine::Time;
 use crate::store::api::store::Store;
-use crate::store::error::StoreResult;
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::operation::error::engine_error;
 use crate::sync::lock;
+use std::sync::atomic::Ordering;
 
 /// The lock of the leaver: members leave in sequence.
 const TURN: &[u8] = b"\0outlast/leave";
@@ -14,19 +16,29 @@ impl Store {
     /// lost even with a single replica, and ends the membership. Locks that this member holds count
     /// as abandoned.
     ///
-    /// Returns [`StoreError::Timeout`](crate::store::StoreError::Timeout) if the replicas are not
-    /// handed over at `deadline`. This member is then still part of the job, and its replicas go on
-    /// being handed over: call `leave` again, or end the process without it.
-    /// [`StoreError::Locked`](crate::store::StoreError::Locked) means that another member was
+    /// Returns [`StoreError::Timeout`] if the replicas are not handed over at `deadline`. This
+    /// member is then still part of the job, and its replicas go on being handed over: call `leave`
+    /// again, or end the process without it. [`StoreError::Locked`] means that another member was
     /// leaving until `deadline`.
     ///
     /// Members leave in sequence, and each of them moves its data. To end the whole job, use
-    /// [`Store::close`].
+    /// [`Store::close`]. A member leaves with all its stores: if it has further stores open, the
+    /// call hands over their replicas, too.
     pub fn leave(&self, deadline: Time) -> StoreResult<()> {
-        // The lock is held until this member is gone. The next leaver takes it over.
-        if !lock(&self.state.leavers.own).is_leaving {
-            self.lock_any(TURN, deadline)?.keep();
+        if self.state.is_closed.load(Ordering::Acquire) {
+            return Err(StoreError::Closed);
         }
-        self.state.leave(deadline)
+        // All members have their stores in equal order, so two leavers do not wait for each other.
+        let stores: Vec<Store> = self.state.stores.usable().map(|state| Store { state }).collect();
+        for store in &stores {
+            // The lock is held until this member is gone. The next leaver takes it over.
+            if !lock(&store.state.leavers.own).is_leaving {
+                store.lock_any(TURN, deadline)?.keep();
+            }
+            store.state.hand_replicas_over(deadline)?;
+        }
+        // *end*.
+        stores.iter().for_each(|store| store.state.end());
+        self.state.job.leave().map_err(engine_error)
     }
 }

@@ -33,7 +33,13 @@ impl Store {
     }
 
     /// Lists the keys that a member owns, because it created or adopted them; see [`Store::keys`].
+    /// [`StoreError::Invalid`] if the job has no such member.
     pub fn keys_of(&self, member: MemberId) -> StoreResult<Vec<Vec<u8>>> {
+        let members = self.state.job.members();
+        if member.index() >= members {
+            let reason = format!("there is no {member}: the job has {members} members, from 0");
+            return Err(StoreError::Invalid { reason });
+        }
         self.list(|_, owner| owner == member)
     }
 

@@ -21,6 +21,10 @@ use crate::store::key_rules::check_key;
 use crate::store::record::lock::{Attempt, Claim, is_unfinished};
 use crate::store::value::Version;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The pause between two looks at the lock of a dead holder whose last request is being executed.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A lock that is held until the guard is dropped or [`LockGuard::unlock`] is called; made by
 /// [`Store::lock`].
@@ -151,9 +155,12 @@ impl Store {
             let bell = job.bell();
             state.announce_waiter(key)?;
             attempt = state.try_lock(key, claim)?;
-            if matches!(attempt, Attempt::Held(_)) {
-                // The bell rings at a release, and at the death of the holder.
-                job.park(bell, deadline);
+            if let Attempt::Held(holder) = attempt {
+                // The bell rings at a release, and at the death of the holder. It does not ring
+                // when the last request of a dead holder has been executed.
+                let is_living = job.view().is_living(holder);
+                let look = if is_living { deadline } else { deadline.min(job.now().after(LOOK)) };
+                job.park(bell, look);
             }
         }
     }

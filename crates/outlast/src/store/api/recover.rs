@@ -5,7 +5,7 @@
 //! of *repair*. A member branches only on the result of an agreement and on the recovery decision,
 //! which are identical at all members.
 
-use crate::engine::{MemberSet, View};
+use crate::engine::{MemberId, MemberSet, View};
 use crate::rma;
 use crate::rma::Communicator;
 use crate::store::api::deaths::Death;
@@ -103,7 +103,25 @@ impl Store {
     /// Closes the gate at all members, as a death does, for a program that has found an error of
     /// its own. Returns at once. The store has to be in [`Mode::Global`].
     pub fn revoke(&self) -> StoreResult<()> {
-        self.check_global("revoke()")?.revoke().map_err(rma_error)?;
+        self.revoke_from(self.check_global("revoke()")?)
+    }
+
+    /// [`Store::revoke`] with the communicator that was the store's a moment ago. If the recovery
+    /// of another thread has replaced and freed it meanwhile, revokes the next communicator.
+    fn revoke_from(&self, mut communicator: Communicator) -> StoreResult<()> {
+        loop {
+            match communicator.revoke() {
+                Err(rma::Error::Freed) => {
+                    let next = self.check_global("revoke()")?;
+                    if next.id() == communicator.id() {
+                        // The membership has ended, which frees all communicators.
+                        return Err(StoreError::Closed);
+                    }
+                    communicator = next;
+                }
+                revoked => break revoked.map_err(rma_error)?,
+            }
+        }
         self.state.watch_gate();
         Ok(())
     }
@@ -145,7 +163,9 @@ impl Store {
     ///
     /// If the store's own record of recoveries is lost, the call returns [`StoreError::DataLost`].
     /// Call [`Store::accept_loss`] and then `recover` again. The procedures then get all deaths
-    /// since the store was opened.
+    /// since the store was opened. The call also returns `DataLost` if the recovery has happened
+    /// and changes of this member's procedure were lost, with all replicas of their keys, before
+    /// they were applied. These deaths belong to the next recovery.
     ///
     /// ```
     /// use outlast::store::{Mode, Options, Store, StoreError};
@@ -262,22 +282,49 @@ impl Store {
                 .recovery_decision()?
                 .map(|recovery_decision| recovery_decision.recovered)
                 .unwrap_or_default();
-            let view = View::new(
-                job.view().regulars,
-                job.members() - job.view().regulars,
-                gone.clone(),
-                job.view().left,
-            );
-            let deaths = gone.iter().filter(|member| !recovered.contains(*member)).map(|member| {
-                let left = view.left.contains(member);
-                Death::new(member, left, heir(member, &view))
-            });
-            let deaths = deaths.collect();
+            let new: Vec<MemberId> =
+                gone.iter().filter(|&member| !recovered.contains(member)).collect();
+            let Some(left) = agree_on_left(&communicator, &new, &job.view().left)? else {
+                continue;
+            };
+            let regulars = job.view().regulars;
+            let view = View::new(regulars, job.members() - regulars, gone.clone(), left);
+            let death =
+                |&member| Death::new(member, view.left.contains(member), heir(member, &view));
+            let deaths = new.iter().map(death).collect();
             state.coordinated.is_in_procedure.store(true, Ordering::SeqCst);
             let tx = self.begin_in(Some(communicator.id()));
             return Ok(Recovery { tx, deaths, communicator, gone, turn });
         }
     }
+}
+
+/// Which of these dead members have left on purpose. A member may die, with its whole node, when
+/// only some members have been told that it was leaving: it has left if any member has been told.
+/// So the members agree, on as many at a time as an agreement has flags. `None` if a member of the
+/// communicator is dead or shrinks: all members then shrink.
+fn agree_on_left(
+    communicator: &Communicator,
+    dead: &[MemberId],
+    told: &MemberSet,
+) -> StoreResult<Option<MemberSet>> {
+    let mut left = MemberSet::new();
+    for some in dead.chunks(u64::BITS as usize) {
+        // An agreement combines flags by *and*, so a flag says that a member was not told.
+        let bit = |index: usize| 1u64 << index;
+        let members = || some.iter().copied().enumerate();
+        let untold = members().filter(|(_, member)| !told.contains(*member));
+        let flags = untold.fold(0, |flags, (index, _)| flags | bit(index));
+        match communicator.agree_despite_failures(flags) {
+            Ok(all) if all.failed.is_empty() => {
+                let is_told = |(index, _): &(usize, MemberId)| all.flags & bit(*index) == 0;
+                members().filter(is_told).for_each(|(_, member)| _ = left.insert(member));
+            }
+            Ok(_) | Err(rma::Error::Mismatched { .. }) => return Ok(None),
+            Err(error) => return Err(rma_error(error)),
+        }
+    }
+    Ok(Some(left))
 }
 
 impl Recovery {
@@ -304,7 +351,7 @@ impl Recovery {
             Err(error) => (CALM, Some(format!("at {}: {error}", self.turn.0.me()))),
         };
         if mutant("recover-partly-visible") && prepared.is_ok() {
-            self.tx.end_prepared(true);
+            let _ = self.tx.end_prepared(true);
         }
         match (self.vote(flags, reason)?, prepared) {
             (Ended::Committed, _) => Ok(()),
@@ -326,7 +373,7 @@ impl Recovery {
         }
     }
 
-    /// *vote*, *decide* and *open_gate*.
+    /// *vote*, then *decide* and *open_gate*.
     fn vote(&mut self, flags: u64, reason: Option<String>) -> StoreResult<Ended> {
         let state = self.turn.0.clone();
         let attempt = self.communicator.id();
@@ -348,6 +395,13 @@ impl Recovery {
             Err(error) => Err(rma_error(error)),
         };
         drop(step);
+        self.decide(agreed)
+    }
+
+    /// *decide* and *open_gate*, with the result of *vote*.
+    fn decide(&mut self, agreed: StoreResult<Ended>) -> StoreResult<Ended> {
+        let state = self.turn.0.clone();
+        let attempt = self.communicator.id();
         let step = within(steps::Step::RecoverDecide);
         let wanted = matches!(agreed, Ok(Ended::Committed)).then_some(&self.gone);
         let why = match agreed {
@@ -370,7 +424,7 @@ impl Recovery {
             (Ok(Ended::Again), _) => Ended::Again,
             // This member has reached its time limit, and the attempt is aborted at all members.
             (Err(error), Ok(_)) => {
-                self.tx.end_prepared(false);
+                self.tx.end_prepared(false)?;
                 return Err(error);
             }
             // The prepared changes stay prepared until the recovery decision can be read. The
@@ -381,10 +435,11 @@ impl Recovery {
             }
         };
         if let Ended::Committed = ended {
-            self.tx.end_prepared(true);
+            let outcome = self.tx.end_prepared(true);
             state.open_gate(self.gone.clone());
+            outcome?;
         } else {
-            self.tx.end_prepared(mutant("recover-skip-abort"));
+            self.tx.end_prepared(mutant("recover-skip-abort"))?;
         }
         Ok(ended)
     }
@@ -488,6 +543,7 @@ mod tests {
     fn a_lost_recovery_decision_leaves_no_intent_that_overwrites_a_later_decision() {
         for seed in 0..10 {
             let (stage, failures) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let begun = Rc::new(Cell::new(0));
             run(seed, 6, move |job| {
                 let store = open(&job, 1);
                 let recovery_decision = store.replicas_of(&RecoveryDecision::key())[0];
@@ -514,6 +570,9 @@ mod tests {
                 let early = key_at(&store, places[1], 0);
                 store.revoke().expect("revoked");
                 let mut recovery = store.recover_begin().expect("begun");
+                // A member that is not at the end of this call reads the decision.
+                begun.set(begun.get() + 1);
+                nap(&job, "all members", || begun.get() == 6);
                 if job.me() == dead {
                     recovery.tx().put(&left, b"never").expect("put");
                     recovery.tx.prepare().expect("prepared");
@@ -558,6 +617,103 @@ mod tests {
                 let found = [&early, &kept]
                     .map(|key| store.get(key).expect("read").map(|value| value.bytes().to_vec()));
                 assert_eq!(found, [Some(b"early".to_vec()), Some(b"late".to_vec())], "all of it");
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A recovery is decided. Before a member has applied its changes, the only replica of one of
+    /// its keys dies, and the loss is accepted. The recovery of that member does not succeed: the
+    /// change is gone.
+    #[test]
+    fn a_change_that_is_lost_before_it_is_applied_is_not_acknowledged() {
+        for seed in 0..10 {
+            let stage = Rc::new(Cell::new(0));
+            run(seed, 4, move |job| {
+                let store = open(&job, 1);
+                let recovery_decision = store.replicas_of(&RecoveryDecision::key())[0];
+                let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
+                let members = || (0..4).map(MemberId);
+                let is_right = |late: &MemberId| {
+                    members().any(|one| ![*late, recovery_decision, intent_of(late)].contains(&one))
+                };
+                let late = members().find(is_right).expect("with so many partitions");
+                let victim = members()
+                    .find(|one| ![late, recovery_decision, intent_of(&late)].contains(one))
+                    .expect("another member");
+                let witness = members()
+                    .find(|one| *one != victim && *one != late)
+                    .expect("a member that sees it");
+                let key = key_at(&store, victim, 0);
+                store.revoke().expect("revoked");
+                let mut recovery = store.recover_begin().expect("begun");
+                if job.me() == late {
+                    recovery.tx().put(&key, b"new").expect("put");
+                    recovery.tx.prepare().expect("prepared");
+                    let agreed =
+                        recovery.communicator.agree_despite_failures(ALL_WELL).expect("agreed");
+                    assert_eq!(agreed.flags, ALL_WELL);
+                    nap(&job, "the acceptance", || stage.get() == 2);
+                    let ended = recovery.decide(Ok(Ended::Committed)).map(drop);
+                    assert!(matches!(ended, Err(StoreError::DataLost { .. })), "{ended:?}");
+                    drop(recovery);
+                } else {
+                    recovery.end().expect("recovered");
+                }
+                if job.me() == victim {
+                    nap(&job, "its death", || false);
+                }
+                if job.me() == witness {
+                    stage.set(1);
+                    job.inject(Fault::Kill(victim)).expect("killed");
+                    nap(&job, "the death", || !job.view().is_living(victim));
+                    let partition = store.partition_of(&key).expect("a key");
+                    store.accept_loss_of(&[partition]).expect("accepted");
+                    stage.set(2);
+                }
+                nap(&job, "the acceptance", || stage.get() == 2);
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                assert_eq!(store.get(&key).expect("read"), None);
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// The members have been told of different leavers when those die. All members agree that they
+    /// have left.
+    #[test]
+    fn all_members_agree_on_the_members_that_have_left() {
+        for seed in 0..6 {
+            run(seed, 3, |job| {
+                let store = open(&job, 2);
+                let communicator = store.state.coordinated.communicator().expect("global");
+                let dead: Vec<MemberId> = (100..230).map(MemberId).collect();
+                let mut told = MemberSet::new();
+                told.insert(MemberId(100 + job.me().0));
+                told.insert(MemberId(220 + job.me().0));
+                let left = agree_on_left(&communicator, &dead, &told).expect("agreed");
+                let left: Vec<u32> = left.expect("all live").iter().map(|one| one.0).collect();
+                assert_eq!(left, [100, 101, 102, 220, 221, 222]);
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A thread is about to revoke the communicator, and is delayed until another thread has
+    /// recovered: the communicator is replaced and freed. All members are stopped nevertheless.
+    #[test]
+    fn a_revocation_after_a_recovery_stops_all_members() {
+        for seed in 0..6 {
+            run(seed, 3, |job| {
+                let store = open(&job, 2);
+                let former = store.check_global("revoke()").expect("global");
+                store.revoke().expect("revoked");
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                if job.me() == MemberId(0) {
+                    store.revoke_from(former).expect("revoked");
+                }
+                nap(&job, "the revocation", || store.is_revoked());
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
                 end(&job, &store);
             });
         }
@@ -715,6 +871,60 @@ mod tests {
                     assert!(
                         job.now().since(resumed) < Duration::from_secs(10),
                         "long before the freeze ends"
+                    );
+                    assert!(store.unfreeze());
+                    is_over.set(true);
+                }
+                nap(&job, "the committer", || is_over.get());
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// Two transactions of a member were not answered in time: of the first the locks have to be
+    /// given up, which waits for the end of a freeze, and of the second the outcome is open, for
+    /// which the freeze waits. The background decides the second.
+    #[test]
+    fn a_background_decides_a_transaction_though_another_waits_for_unfreeze() {
+        for seed in [1, 3, 5, 7] {
+            let is_over = Rc::new(Cell::new(false));
+            run(seed, 4, move |job| {
+                let store = open(&job, 1);
+                let committer = MemberId(0);
+                let intent_at = |slot| store.replicas_of(&intent_key(committer, slot))[0];
+                let others = || (1..4).map(MemberId);
+                let first = others()
+                    .find(|one| ![intent_at(0), intent_at(1)].contains(one))
+                    .expect("with so many partitions");
+                let second = intent_at(0);
+                assert!(second != committer && intent_at(1) != second, "with these partitions");
+                let here = |number| key_at(&store, committer, number);
+                let there = key_at(&store, first, 0);
+                // The background gives up the locks in the order of the keys.
+                let after = (2..).map(here).find(|key| *key > there).expect("some key");
+                let keys = [here(0), here(1), there, after];
+                job.sleep(Duration::from_secs(1));
+                if job.me() == committer {
+                    let mut undecided = third_attempt(&store, |tx| {
+                        keys[..2].iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                    });
+                    job.inject(Fault::Stop(first)).expect("a fault");
+                    let mut given_up = store.begin();
+                    keys[2..].iter().for_each(|key| given_up.put(key, b"new").expect("put"));
+                    assert_eq!(expect_timeout(given_up.commit()), first);
+                    job.inject(Fault::Stop(second)).expect("a fault");
+                    assert_eq!(expect_timeout(undecided.commit()), second);
+                    assert!(store.state.transactions.is_committing());
+                    store.freeze(job.now().after(Duration::from_secs(60)));
+                    job.inject(Fault::Resume(first)).expect("a fault");
+                    job.sleep(Duration::from_secs(1));
+                    job.inject(Fault::Resume(second)).expect("a fault");
+                    let resumed = job.now();
+                    nap(&job, "quiet", || store.is_quiet(&mut None).expect("looked"));
+                    let took = job.now().since(resumed);
+                    assert!(
+                        took < Duration::from_secs(20),
+                        "long before the freeze ends: {took:?}"
                     );
                     assert!(store.unfreeze());
                     is_over.set(true);

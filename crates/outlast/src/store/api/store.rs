@@ -2,12 +2,14 @@
 
 use crate::engine::{Epoch, MemberId};
 use crate::job::Job;
-use crate::store::error::{StoreError, StoreResult};
+#[cfg(doc)]
+use crate::store::error::StoreError;
+use crate::store::error::StoreResult;
 use crate::store::key_rules::check_key;
 use crate::store::member::state::StoreState;
+use crate::store::operation::message::Address;
 use crate::store::options::Options;
 use crate::store::record::write::Change;
-use crate::store::record::write::CurrentVersion;
 use crate::store::value::{Expect, Value, Version};
 use std::fmt;
 use std::sync::Arc;
@@ -30,11 +32,50 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store. All living members of the job, spares included, call this once, with equal
-    /// options. The call waits until all of them have opened the store, or returns
-    /// [`StoreError::Timeout`] at the job's time limit.
+    /// Opens a store, which is empty. All living members of the job, spares included, call
+    /// this with equal options. The call waits until all of them have opened the store, or returns
+    /// [`StoreError::Timeout`] at the job's time limit; the next call then takes the opening up.
+    ///
+    /// A job may have several stores at a time, each under its own name ([`Options::name`]).
+    /// Members that open several stores from a single thread each open them in equal order; from
+    /// several threads the order does not matter. A store that this member has open already is
+    /// refused at once with [`StoreError::AlreadyOpen`]. After [`Store::close`] a store can be
+    /// opened again, under its name, and is empty: a member that is late to close it or to open it
+    /// is waited for, and a member that has died meanwhile is not.
+    ///
+    /// ```
+    /// use outlast::store::{Options, Store};
+    /// let job = outlast::join()?;
+    /// for step in 0..3_u8 {
+    ///     let store = Store::open(&job, Options::new())?;
+    ///     assert_eq!(store.get(b"key")?, None);
+    ///     store.put(b"key", &[step])?;
+    ///     store.close()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(job: &Job, options: Options) -> StoreResult<Store> {
-        Ok(Store { state: StoreState::open(job, options)? })
+        Ok(Store { state: StoreState::open(job, &options)? })
+    }
+
+    /// The name of the store; empty unless [`Options::name`] has set it.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// The address of the messages of this opening of the store.
+    pub(crate) fn address(&self) -> Address {
+        self.state.address
+    }
+
+    /// Whether this member has closed the store.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The job whose members keep this store.
+    pub fn job(&self) -> &Job {
+        &self.state.job
     }
 
     /// The number of this member.
@@ -60,14 +101,19 @@ impl Store {
         self.state.sample(&self.state.counts.put, || self.state.put_by_key(key, value))
     }
 
+    /// Sets a key to the bytes of all parts together, as [`Store::put`] does. On one machine, when
+    /// this member wrote the key last, each part is copied straight to the replicas. Otherwise, and
+    /// if the store has checksums, the parts are joined first.
+    pub fn put_parts(&self, key: &[u8], parts: &[&[u8]]) -> StoreResult<Version> {
+        check_key(key)?;
+        self.state.sample(&self.state.counts.put, || self.state.put_parts_by_key(key, parts))
+    }
+
     /// Sets a key if the condition holds. Otherwise returns [`StoreError::Conflict`] with the
     /// current version.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
         check_key(key)?;
-        let written = self.state.write(key, false, |current, _| {
-            CurrentVersion::check(current, expect).map(|()| Change::Put(value))
-        })?;
-        Ok(written.expect("a put changes the key"))
+        self.state.put_if_by_key(key, value, expect)
     }
 
     /// Deletes a key. Returns whether the key existed.
@@ -84,20 +130,7 @@ impl Store {
     /// that the value does not have 8 bytes.
     pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
         check_key(key)?;
-        let mut sum = 0;
-        self.state.write(key, true, |current, buffer: &mut Vec<u8>| {
-            let before = match current {
-                None => 0,
-                Some(_) => i64::from_le_bytes(buffer.as_slice().try_into().map_err(|_| {
-                    StoreError::WrongType {
-                        what: format!("the value has {} bytes, and a number has 8", buffer.len()),
-                    }
-                })?),
-            };
-            sum = before.wrapping_add(delta);
-            Ok(Change::Owned(sum.to_le_bytes().to_vec()))
-        })?;
-        Ok(sum)
+        self.state.add_by_key(key, delta)
     }
 
     /// Returns the value of a key; `None` if the key does not exist.
@@ -125,7 +158,10 @@ impl Store {
     }
 
     /// Closes the store at this member. The call waits until all living members close it, or
-    /// returns [`StoreError::Timeout`] at the job's time limit; the store is closed in both cases.
+    /// returns [`StoreError::Timeout`] at the job's time limit; the store is closed in both cases,
+    /// and its content is gone when all members have closed it. Its memory goes back to the segment
+    /// when all living members have closed it, and this member has dropped all clones of the store
+    /// and all handles, pins and transactions.
     pub fn close(&self) -> StoreResult<()> {
         self.state.close()
     }

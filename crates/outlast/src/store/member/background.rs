@@ -7,6 +7,7 @@
 //! | service | what it does | on a death |
 //! |---|---|---|
 //! | `serve_messages` | handles the messages of other members | |
+//! | `end_some` | after `close`, instead of all others: gives the memory back | does not wait for the dead |
 //! | `watch_gate` | global mode: checks for deaths and revocations | closes the gate |
 //! | `accept_some` | accepts losses, as the first replica | |
 //! | `leave_some` | answers leavers, and announces the own leaving | stops waiting for the dead |
@@ -39,10 +40,13 @@ impl Service for Background {
     fn run(&self, _: &Job) -> Time {
         let store = &self.0;
         store.serve_messages();
-        if !store.is_open.load(Ordering::Acquire) || store.is_closed.load(Ordering::Acquire) {
+        if store.is_closed.load(Ordering::Acquire) {
+            return store.end_some();
+        }
+        if !store.is_open.load(Ordering::Acquire) {
             return Time::NEVER;
         }
-        store.set_background(true);
+        store.begin_background();
         // The gate comes first, so that waiting calls return `Revoked` at once.
         store.watch_gate();
         store.accept_some();
@@ -52,6 +56,7 @@ impl Service for Background {
         let orphaned_locks = store.release_orphans();
         let loss = store.notify_of_loss();
         let dead_segments = store.release_dead_segments();
+        store.discard_dead_segments();
         let removal = store.remove_some();
         let reclaiming = store.reclaim_some();
         let large_blocks = store.give_back_some();
@@ -67,6 +72,20 @@ impl Service for Background {
             .min(large_blocks)
             .min(stragglers)
             .min(transactions)
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+}
+
+impl StoreState {
+    /// With salvage: gives the dead segments back when no store of the job needs them.
+    fn discard_dead_segments(&self) {
+        let view = self.current_view();
+        if self.salvage_is_on && self.has_released(view.epoch) {
+            self.stores.discard_dead_segments(&self.job, &view);
+        }
     }
 }
 

@@ -1,51 +1,29 @@
 //! Handling the messages of other members: each message goes to the folder that it concerns.
 
-use crate::engine::Message as EngineMessage;
+use crate::engine::MemberId;
 use crate::store::member::state::StoreState;
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::Message;
 use crate::store::segment::layout::TOMBSTONES;
 use crate::sync::lock;
-use std::sync::atomic::Ordering;
 
 impl StoreState {
-    /// Receives and handles all messages that have arrived.
+    /// Receives and handles all messages that have arrived, also those of the job's other stores.
     pub(in crate::store) fn serve_messages(&self) {
-        while let Some(message) = self.job.receive(PORT) {
-            self.handle(&message);
-        }
+        self.stores.serve_messages(&self.job);
     }
 
-    fn handle(&self, message: &EngineMessage) {
-        let Some(note) = Message::decode(&message.bytes) else { return };
-        let from = message.from;
-        match note {
-            Message::Hello { root, replicas, partitions, buckets, checksums, mode } => {
-                let theirs = (replicas, partitions, buckets, checksums, mode);
-                let ours = (
-                    self.placement.replicas as u64,
-                    self.placement.partitions as u64,
-                    self.bucket_count as u64,
-                    self.checks(),
-                    self.gate.mode() as u64,
-                );
-                if theirs != ours {
-                    let reason = format!(
-                        "{from} opened the store with other options (replicas, partitions, \
-                         buckets, checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} \
-                         here; all members have to open it with equal options"
-                    );
-                    lock(&self.mismatch).get_or_insert(reason);
-                }
-                self.roots[from.index()].store(root + 1, Ordering::Release);
-                let _ = self.job.ring(self.job.me());
-            }
+    /// Handles a message of this opening of the store.
+    pub(in crate::store::member) fn handle(&self, from: MemberId, message: Message) {
+        match message {
+            // `stores.rs` handles it, since the store may not be open at this member yet.
+            Message::Hello { .. } => {}
             Message::Need { class } if class as usize <= TOMBSTONES => {
                 let answer = match self.refill_slab(class as usize) {
                     Ok(()) => Message::Granted { class },
                     Err(error) => Message::Refused { class, reason: error.to_string() },
                 };
                 // An answer to a dead member is dropped.
-                let _ = self.job.send(from, PORT, &answer.encode());
+                let _ = self.send(from, &answer);
             }
             Message::Need { .. } => {}
             Message::Granted { class } => {
@@ -62,6 +40,7 @@ impl StoreState {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());
             }
+            Message::Quiet => self.record_quiet(from),
             Message::Accept { partition } => self.want_acceptance(from, partition as usize),
             Message::Accepted { .. } => {
                 let _ = self.job.ring(self.job.me());

@@ -1,8 +1,9 @@
 //! The store at a member: the state of all layers, opening and closing, messages, background work.
 //!
 //! [`state::StoreState`] holds the state of every folder below, each inside the state of the next:
-//! operation, memory, record, tx, recovery, and this folder. [`open`] makes the state and ends it,
-//! [`dispatch`] handles the messages of other members, [`background`] is the list of the background
+//! operation, memory, record, tx, recovery, and this folder. [`open`] makes the state and [`close`]
+//! ends it, [`stores`] knows the stores of the job by their names and receives their messages,
+//! [`dispatch`] handles the messages of a store, [`background`] is the list of the background
 //! services, and [`counts`] times calls.
 //!
 //! # Vocabulary
@@ -10,6 +11,7 @@
 //! - *Background*: the activity of the job that runs its services whenever the bell of the member
 //!   has rung, or a service is due.
 //! - *Service*: a bounded piece of background work. It returns when it wants to run again.
+//! - *Opening*: the life of a store from `open` to `close`. All members agree on its number.
 //! - *Message*: what members tell each other about the store (`operation/message.rs`).
 //!
 //! # Invariants
@@ -28,7 +30,9 @@
 //! runs. [`background`] lists the services that act on the death.
 
 pub(in crate::store) mod background;
+pub(in crate::store) mod close;
 pub(in crate::store) mod counts;
 pub(in crate::store) mod dispatch;
 pub(in crate::store) mod open;
 pub(in crate::store) mod state;
+pub(in crate::store) mod stores;

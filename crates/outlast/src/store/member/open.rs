@@ -1,29 +1,32 @@
-//! Opening and closing the store at a member.
+//! Opening a store at a member.
 //!
 //! Opening checks the options, makes the state, makes this member's root and indexes, and exchanges
-//! `Hello` messages with all living members. Closing exchanges `Closing` messages. Both wait until
-//! the job's time limit, and neither waits for a dead member.
+//! `Hello` messages with all living members. It waits until the job's time limit, and does not wait
+//! for a dead member. `docs/protocol/opening.md` has the steps.
 
-use crate::engine::{Epoch, Error, MemberId};
+use crate::engine::{Epoch, Error, MemberId, Time, View};
 use crate::job::Job;
 use crate::rma::Communicator;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::background::Background;
+use crate::store::member::close::Ending;
 use crate::store::member::counts::Counts;
 use crate::store::member::state::{Deferred, StoreState};
+use crate::store::member::stores::{Begin, Hello, Stores};
 use crate::store::memory::slab::zero;
 use crate::store::memory::state::MemoryState;
 use crate::store::operation::error::engine_error;
 use crate::store::operation::freeze::WriteFreeze;
 use crate::store::operation::gate::Gate;
 use crate::store::operation::leavers::Leavers;
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::{Address, Message};
 use crate::store::operation::participants::Participants;
 use crate::store::operation::state::{OperationState, Partition};
 use crate::store::operation::stragglers::Stragglers;
 use crate::store::options::{Mode, Options};
 use crate::store::placement::{Placement, REPLICAS_MAX};
 use crate::store::record::hints::ReadHints;
+use crate::store::record::key_locations::KeyLocations;
 use crate::store::record::location_cache::LocationCache;
 use crate::store::record::lock::Locks;
 use crate::store::record::remove::Removals;
@@ -40,10 +43,53 @@ use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+/// The smallest and the largest number of buckets of an index.
+const BUCKETS_MIN: usize = 4;
+const BUCKETS_MAX: usize = 1 << 20;
+
+/// The root and each index begin on a cache line of their own.
+const LINE: u64 = 64;
+
 impl StoreState {
-    /// Opens the store: makes this member's root, and waits until all living members have made
-    /// their roots.
-    pub(in crate::store) fn open(job: &Job, options: Options) -> StoreResult<Arc<StoreState>> {
+    /// Opens a store: makes this member's root, and waits until all living members have made their
+    /// roots. If another member has begun a later opening of the store, this member begins that
+    /// opening, too.
+    pub(in crate::store) fn open(job: &Job, options: &Options) -> StoreResult<Arc<StoreState>> {
+        let stores = Stores::of(job);
+        let until = job.now().after(job.time_limit());
+        loop {
+            let state = match stores.begin(job, options)? {
+                Begin::Again(state) => state,
+                Begin::New(address) => {
+                    let made = StoreState::make(job, options.clone(), address, &stores);
+                    made.inspect_err(|_| stores.give_up(address))?
+                }
+            };
+            match state.greet(until) {
+                Ok(true) => {
+                    state.is_open.store(true, Ordering::Release);
+                    job.ring(job.me()).map_err(engine_error)?;
+                    return Ok(state);
+                }
+                Ok(false) => {
+                    state.abandon();
+                    stores.give_up(state.address);
+                }
+                Err(error) => {
+                    stores.fail(state.address);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Makes the state of a new opening, with this member's root, and registers it.
+    fn make(
+        job: &Job,
+        options: Options,
+        address: Address,
+        stores: &Arc<Stores>,
+    ) -> StoreResult<Arc<StoreState>> {
         let view = job.view();
         let members = job.members();
         let regulars = view.regulars;
@@ -77,8 +123,9 @@ impl StoreState {
         }
         let replicas = options.replicas.min(regulars);
         let partitions = options.partitions.unwrap_or(256 * regulars).clamp(1, 1 << 20);
-        let bucket_count =
-            (options.expected_keys / partitions).next_power_of_two().clamp(4, 1 << 20);
+        let bucket_count = (options.expected_keys / partitions)
+            .clamp(BUCKETS_MIN, BUCKETS_MAX)
+            .next_power_of_two();
         let domains = (0..members as u32).map(|member| job.domain(MemberId(member)));
         let domains = domains.collect::<Result<Vec<_>, _>>().map_err(StoreError::Engine)?;
         let layout = Root { partitions };
@@ -86,10 +133,12 @@ impl StoreState {
         // after it, and finds the revocations that it has received.
         let communicator = match options.mode {
             Mode::Localized => None,
-            Mode::Global => Some(Communicator::everyone(job).map_err(rma_error)?),
+            Mode::Global => Some(Communicator::everyone(job, address.number()).map_err(rma_error)?),
         };
         let operation = OperationState {
             job: job.clone(),
+            name: options.name.clone(),
+            address,
             placement: Placement::new(regulars, members - regulars, replicas, partitions, domains),
             bucket_count,
             layout,
@@ -103,6 +152,7 @@ impl StoreState {
             salvage_is_on: options.salvage,
             view: Mutex::new(Arc::new(view)),
             background: AtomicU64::new(0),
+            is_listening: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             above: OnceLock::new(),
         };
@@ -110,6 +160,7 @@ impl StoreState {
             memory: MemoryState::new(operation, options.slab_len_max),
             hints: ReadHints::new(options.expected_keys),
             location_cache: LocationCache::default(),
+            key_locations: KeyLocations::new(options.expected_keys),
             checksums: options.checksums || options.salvage,
             sole_writers: options.sole_writers,
             removal: Removals::default(),
@@ -132,126 +183,165 @@ impl StoreState {
         };
         let state = Arc::new(StoreState {
             recovery,
+            options,
+            stores: stores.clone(),
+            ending: Ending::new(),
             deferred: Deferred::default(),
             counts: Counts::default(),
             deaths: Mutex::default(),
             deaths_recorded: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
-            mismatch: Mutex::new(None),
+            mismatches: Mutex::default(),
         });
         let above: Weak<StoreState> = Arc::downgrade(&state);
         let _ = state.above.set(above);
-        state.set_up().map_err(engine_error)?;
+        state.set_up()?;
+        stores.register(&state);
         job.serve(Arc::new(Background(state.clone()))).map_err(engine_error)?;
-        state.greet()?;
-        state.is_open.store(true, Ordering::Release);
-        job.ring(job.me()).map_err(engine_error)?;
         Ok(state)
     }
 }
 
 impl StoreState {
-    /// Makes this member's root, and the indexes of the partitions of which it is a replica.
-    fn set_up(&self) -> Result<(), Error> {
+    /// Makes this member's root, and the indexes of the partitions of which it is a replica. If it
+    /// fails, the memory goes back with this state, since no other member knows the root.
+    fn set_up(&self) -> StoreResult<()> {
         let (job, me) = (&self.job, self.job.me());
-        let root = job.reserve(self.layout.len())?;
-        zero(job, root, self.layout.len())?;
         let view = job.view();
-        for partition in 0..self.placement.partitions {
-            let replicas = self.replicas(partition, &view);
-            if replicas.members.contains(&me) {
-                self.make_index(root, partition)?;
+        let is_mine = |partition: &usize| self.replicas(*partition, &view).members.contains(&me);
+        let indexes: Vec<usize> = (0..self.placement.partitions).filter(is_mine).collect();
+        let root_len = self.layout.len().next_multiple_of(LINE);
+        let index_len = |buckets: usize| (buckets as u64 * 8).next_multiple_of(LINE);
+        let needed = |buckets| root_len + indexes.len() as u64 * index_len(buckets);
+        let len = needed(self.bucket_count);
+        // The length is known before any memory is taken, so that an index which does not fit is
+        // refused at once.
+        let room = job.reservable().map_err(engine_error)?;
+        if len > room {
+            let mut smaller = std::iter::successors(Some(self.bucket_count / 2), |buckets| {
+                (*buckets > BUCKETS_MIN).then_some(buckets / 2)
+            });
+            let advice = match smaller.find(|&buckets| needed(buckets) <= room) {
+                Some(buckets) => format!(
+                    "Options::expected_keys() of at most {} fits",
+                    buckets.saturating_mul(self.placement.partitions)
+                ),
+                None => "open the store with fewer partitions".into(),
+            };
+            let reason = format!(
+                "the store's tables need {len} bytes of this member's segment, which has room for \
+                 {room}: {advice}, or start the job with more memory (--memory)"
+            );
+            return Err(StoreError::OutOfMemory { member: me, reason });
+        }
+        let root = self.reserve(len).map_err(engine_error)?;
+        let fill = || -> Result<(), Error> {
+            zero(job, root, self.layout.len())?;
+            for (number, &partition) in (0..).zip(&indexes) {
+                let buckets = root + root_len + number * index_len(self.bucket_count);
+                self.put_index(root, partition, buckets)?;
                 let state = root + self.layout.partition(partition) + PARTITION_STATE;
                 job.put(Epoch::ANY, me, state, &State::new(Phase::Complete, 0).0.to_ne_bytes())?;
             }
-        }
-        self.roots[me.index()].store(root + 1, Ordering::Release);
-        // The blocks for tombstones are set aside first, so that keys can be deleted when the
-        // segment is full.
-        self.refill_slab(TOMBSTONES)?;
-        let magic = self.layout.magic(self.bucket_count).to_ne_bytes();
-        job.put(Epoch::ANY, me, root + ROOT_MAGIC, &magic)
+            self.roots[me.index()].store(root + 1, Ordering::Release);
+            // The blocks for tombstones are set aside first, so that keys can be deleted when the
+            // segment is full.
+            self.refill_slab(TOMBSTONES)?;
+            let magic = self.root_magic().to_ne_bytes();
+            job.put(Epoch::ANY, me, root + ROOT_MAGIC, &magic)
+        };
+        fill().map_err(engine_error)
     }
 
     /// Tells all members the location of the own root, and waits until the roots of all living
-    /// members are known.
-    fn greet(&self) -> StoreResult<()> {
+    /// members are known. Returns `false` if a member has begun a later opening of the store.
+    fn greet(&self, until: Time) -> StoreResult<bool> {
         let job = &self.job;
+        let [replicas, partitions, buckets, checksums, mode] = self.option_words();
         let hello = Message::Hello {
             root: self.root(job.me()),
-            replicas: self.placement.replicas as u64,
-            partitions: self.placement.partitions as u64,
-            buckets: self.bucket_count as u64,
-            checksums: self.checks(),
-            mode: self.gate.mode() as u64,
+            replicas,
+            partitions,
+            buckets,
+            checksums,
+            mode,
+            name: self.name.clone(),
         };
+        // Other members may reach the memory of this opening from now on.
+        self.ending.is_forgotten.store(false, Ordering::Relaxed);
         let others: Vec<MemberId> =
             job.view().living().filter(|&member| member != job.me()).collect();
         for member in others {
-            match job.send(member, PORT, &hello.encode()) {
+            match self.send(member, &hello) {
                 Ok(()) | Err(Error::Dead { .. }) => {}
                 Err(error) => return Err(engine_error(error)),
             }
         }
-        let limit = job.time_limit();
-        let until = job.now().after(limit);
         loop {
             let bell = job.bell();
-            let is_unknown =
-                |member: &MemberId| self.roots[member.index()].load(Ordering::Acquire) == 0;
-            let unknown = job.view().living().find(is_unknown);
-            // This check comes after the roots were loaded: the options of a member with a known
-            // root have been compared.
-            if let Some(reason) = lock(&self.mismatch).clone() {
+            let view = job.view();
+            // A member whose options differ may have begun the next opening already, since it has
+            // found the difference, too. The program hears of the difference first.
+            if let Some(reason) = self.mismatch(&view) {
                 return Err(StoreError::Invalid { reason });
             }
-            let Some(member) = unknown else { return Ok(()) };
+            if self.stores.is_overtaken(self.address) {
+                return Ok(false);
+            }
+            let Some(member) = view.living().find(|&member| !self.knows_root(member)) else {
+                return Ok(true);
+            };
             if job.has_ended() {
                 return Err(StoreError::Closed);
             }
             if job.now() >= until {
-                return Err(StoreError::Timeout { member, limit });
+                return Err(StoreError::Timeout { member, limit: job.time_limit() });
             }
             job.park(bell, until);
         }
+    }
+
+    /// Records the root of a member that opens this store, or that its options differ.
+    pub(in crate::store::member) fn greeted_by(&self, member: MemberId, hello: Hello) {
+        let (theirs, ours) = (hello.options, self.option_words());
+        if theirs == ours {
+            self.learn_root(member, hello.root);
+            return;
+        }
+        let reason = format!(
+            "{member} opened the store {:?} with other options (replicas, partitions, buckets, \
+             checksums plus 2 for salvage, mode): {theirs:?} there, {ours:?} here; all members \
+             have to open it with equal options",
+            self.name
+        );
+        lock(&self.mismatches).insert(member, reason);
+    }
+
+    /// Whether a member has said that it opens this opening of the store.
+    pub(in crate::store::member) fn has_greeted(&self, member: MemberId) -> bool {
+        self.knows_root(member) || lock(&self.mismatches).contains_key(&member)
+    }
+
+    /// The difference between the options of a living member and the own options.
+    pub(in crate::store::member) fn mismatch(&self, view: &View) -> Option<String> {
+        let mismatches = lock(&self.mismatches);
+        let mut living = mismatches.iter().filter(|(member, _)| view.is_living(**member));
+        living.next().map(|(_, reason)| reason.clone())
+    }
+
+    /// The words of `Hello` that have to be equal at all members.
+    fn option_words(&self) -> [u64; 5] {
+        [
+            self.placement.replicas as u64,
+            self.placement.partitions as u64,
+            self.bucket_count as u64,
+            self.checks(),
+            self.gate.mode() as u64,
+        ]
     }
 
     /// The word of `Hello` that says whether checksums (1) and salvage (2) are on.
-    pub(in crate::store) fn checks(&self) -> u64 {
+    fn checks(&self) -> u64 {
         u64::from(self.checksums) | u64::from(self.salvage_is_on) << 1
-    }
-
-    /// Tells the other members that this member closes the store, and waits until all living
-    /// members close it.
-    pub(in crate::store) fn close(&self) -> StoreResult<()> {
-        let job = &self.job;
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(StoreError::Closed);
-        }
-        lock(&self.closing).insert(job.me());
-        let others: Vec<MemberId> =
-            job.view().living().filter(|&member| member != job.me()).collect();
-        for member in others {
-            match job.send(member, PORT, &Message::Closing.encode()) {
-                Ok(()) | Err(Error::Dead { .. }) => {}
-                Err(error) => return Err(engine_error(error)),
-            }
-        }
-        let limit = job.time_limit();
-        let until = job.now().after(limit);
-        let result = loop {
-            let bell = job.bell();
-            let closing = lock(&self.closing).clone();
-            let Some(member) = job.view().living().find(|&member| !closing.contains(member)) else {
-                break Ok(());
-            };
-            if job.now() >= until || job.has_ended() {
-                break Err(StoreError::Timeout { member, limit });
-            }
-            job.park(bell, until);
-        };
-        self.is_closed.store(true, Ordering::SeqCst);
-        self.gate.close_for_ever();
-        result
     }
 }

@@ -2,19 +2,27 @@
 
 use crate::engine::{Epoch, MemberId};
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::member::close::Ending;
 use crate::store::member::counts::Counts;
+use crate::store::member::stores::Stores;
 use crate::store::operation::above::Above;
 use crate::store::operation::error::{Blocked, Blocker};
+use crate::store::options::Options;
 use crate::store::recovery::state::RecoveryState;
 use crate::sync::lock;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The state of the store at a member: that of the recovery layer, with the layers below inside it,
 /// and the fields of this layer.
 pub(in crate::store) struct StoreState {
     pub(in crate::store) recovery: RecoveryState,
+    /// The options with which this member opened the store.
+    pub(in crate::store::member) options: Options,
+    /// All stores of the job at this member.
+    pub(in crate::store) stores: Arc<Stores>,
+    pub(in crate::store::member) ending: Ending,
     pub(in crate::store) deferred: Deferred,
     pub(in crate::store) counts: Counts,
     /// The dead members, in the order in which this member learned of them.
@@ -23,8 +31,8 @@ pub(in crate::store) struct StoreState {
     pub(in crate::store) deaths_recorded: AtomicU64,
     /// Whether the roots of all members are known.
     pub(in crate::store::member) is_open: AtomicBool,
-    /// The first difference between the options of another member and the own options.
-    pub(in crate::store::member) mismatch: Mutex<Option<String>>,
+    /// The members whose options differ from the own options, each with the difference.
+    pub(in crate::store::member) mismatches: Mutex<BTreeMap<MemberId, String>>,
 }
 
 impl std::ops::Deref for StoreState {
@@ -45,8 +53,8 @@ impl Above for StoreState {
         self.recovery.await_salvage(partition)
     }
 
-    fn clear(&self, blocker: &Blocker, rank: u32, blocked: &mut Blocked) -> StoreResult<()> {
-        self.recovery.clear(blocker, rank, blocked)
+    fn clear(&self, blocker: &Blocker, attempts: u32, blocked: &mut Blocked) -> StoreResult<()> {
+        self.recovery.clear(blocker, attempts, blocked)
     }
 
     fn watch_gate(&self) {

@@ -23,7 +23,7 @@ use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::grace_period::GracePeriod;
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::Message;
 use crate::store::segment::layout::{BLOCK_HOLDER, HOLDER_MASK, TOMBSTONES, class_size, holder};
 use crate::store::segment::place::{KEPT_LEN_MAX, Place};
 use crate::store::steps;
@@ -177,7 +177,7 @@ impl<'a> MemoryOp<'a> {
                 // The replica was not asked yet, or other members have taken the granted blocks.
                 _ => {
                     asked = Some(count);
-                    job.send(replica, PORT, &Message::Need { class: class as u64 }.encode())?;
+                    self.store.send(replica, &Message::Need { class: class as u64 })?;
                 }
             }
             if job.now() >= until {
@@ -265,7 +265,7 @@ impl<'a> MemoryOp<'a> {
                         top + BLOCK_HOLDER,
                         &holder(self.store.me()).to_ne_bytes(),
                     )
-                    .map_err(|error| self.noted(replica, error))?;
+                    .map_err(|error| self.op_error(replica, error))?;
                 return Ok(Some(top));
             }
         }
@@ -449,7 +449,7 @@ impl<'a> MemoryOp<'a> {
             } else {
                 // A message is sent, so that no operation waits for a stopped replica. If it cannot
                 // be sent, the replica is dead, or the blocks stay with their holder.
-                let _ = store.job.send(replica, PORT, &Message::Give { places }.encode());
+                let _ = store.send(replica, &Message::Give { places });
             }
         }
     }

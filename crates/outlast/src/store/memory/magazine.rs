@@ -185,7 +185,7 @@ impl Magazine {
     /// The ring of a replica and class, or `None`.
     #[inline(always)]
     pub(in crate::store) fn ring(&self, replica: MemberId, class: usize) -> Option<&BlockRing> {
-        let kind = Place::new(replica, class, 0).kind();
+        let kind = Place::kind_of(replica, class);
         let first = self.probe(kind, 0);
         if first.kind.load(Ordering::Relaxed) == kind + 1 {
             Some(first)

@@ -12,6 +12,7 @@ use crate::store::segment::layout::{PARTICIPANTS_USED, PIN_WORDS, PINS, PINS_SHI
 use crate::store::segment::place::pin_word;
 use crate::sync::lock;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 /// The slots of this member's table that are in use, a bit for each.
 #[derive(Default)]
@@ -35,6 +36,15 @@ impl MemoryState {
         // The memory of this member fails only when this member has ended.
         let _ = self.write_pin(slot, &[]);
         *lock(&self.pins.0) &= !(1 << slot);
+        if self.is_closed.load(Ordering::Acquire) {
+            // The end of a closed store waits for the pins of this member.
+            let _ = self.job.ring(self.me());
+        }
+    }
+
+    /// Whether this member has pins.
+    pub(in crate::store) fn has_pins(&self) -> bool {
+        *lock(&self.pins.0) != 0
     }
 
     /// `pin.record`: writes the locations of a version into a slot.

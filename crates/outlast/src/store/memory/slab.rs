@@ -7,6 +7,7 @@ use crate::engine::{Epoch, Error};
 use crate::job::Job;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::operation::error::OpResult;
+use crate::store::operation::grace_period::GracePeriod;
 use crate::store::segment::layout::{CLASSES, PARTITION_BUCKETS, TOMBSTONES, class_of, class_size};
 use crate::sync::lock;
 use std::collections::BTreeMap;
@@ -22,8 +23,13 @@ const BLOCKS_PER_TOMBSTONE: u64 = 16;
 pub(in crate::store) struct Slabs {
     /// By the offset of each slab: the class of its blocks, and their number.
     pub(in crate::store) all: BTreeMap<u64, (usize, u64)>,
+    /// The other ranges of the store: the offset and the length of its root and of its indexes.
+    others: Vec<(u64, u64)>,
     /// For each class, how many slabs were made.
     times: BTreeMap<usize, u32>,
+    /// The buckets of indexes that were given up, each with the grace period after which another
+    /// index may have them.
+    buckets: Vec<(u64, GracePeriod)>,
 }
 
 impl Slabs {
@@ -92,14 +98,54 @@ impl MemoryState {
         push()
     }
 
+    /// Reserves a range of this member's segment until the memory of the store is released.
+    pub(in crate::store) fn reserve(&self, len: u64) -> Result<u64, Error> {
+        let offset = self.job.reserve(len)?;
+        lock(&self.allocator.slabs).others.push((offset, len));
+        Ok(offset)
+    }
+
+    /// Gives all memory of the store in this member's segment back: root, indexes and slabs. No
+    /// activity of any member may reach it any more.
+    pub(in crate::store) fn release_memory(&self) {
+        let slabs = std::mem::take(&mut *lock(&self.allocator.slabs));
+        for (offset, len) in slabs.others {
+            self.job.release(offset, len);
+        }
+        for (base, (class, count)) in slabs.all {
+            self.job.release(base, count * class_size(class));
+        }
+    }
+
     /// Makes an empty index for a partition at this member.
-    pub(in crate::store) fn make_index(&self, root: u64, partition: usize) -> Result<(), Error> {
-        let buckets = self.job.reserve(self.bucket_count as u64 * 8)?;
+    fn make_index(&self, root: u64, partition: usize) -> Result<(), Error> {
+        let buckets = self.reserve(self.bucket_count as u64 * 8)?;
         self.put_index(root, partition, buckets)
     }
 
+    /// Keeps the buckets of an index that was given up for another index.
+    pub(in crate::store) fn keep_buckets(&self, buckets: u64) {
+        let grace = GracePeriod::begin(self);
+        lock(&self.allocator.slabs).buckets.push((buckets, grace));
+    }
+
+    /// Takes the buckets of an index that was given up, if the grace period of any is over.
+    fn take_buckets(&self) -> Option<u64> {
+        // They are taken out of the lock: the engine is never called under a lock.
+        let mut kept = std::mem::take(&mut lock(&self.allocator.slabs).buckets);
+        let free = kept.iter_mut().position(|(_, grace)| grace.is_over(self));
+        let taken = free.map(|index| kept.swap_remove(index).0);
+        lock(&self.allocator.slabs).buckets.append(&mut kept);
+        taken
+    }
+
     /// Makes an empty index with its buckets at this offset.
-    fn put_index(&self, root: u64, partition: usize, buckets: u64) -> Result<(), Error> {
+    pub(in crate::store) fn put_index(
+        &self,
+        root: u64,
+        partition: usize,
+        buckets: u64,
+    ) -> Result<(), Error> {
         let (job, me) = (&self.job, self.job.me());
         zero(job, buckets, self.bucket_count as u64 * 8)?;
         let word = root + self.layout.partition(partition) + PARTITION_BUCKETS;
@@ -124,6 +170,9 @@ impl<'a> MemoryOp<'a> {
     /// already, the index takes a free block.
     pub(in crate::store) fn make_index(&self, partition: usize) -> OpResult<()> {
         let (store, me) = (self.store, self.store.me());
+        if let Some(buckets) = store.take_buckets() {
+            return Ok(store.put_index(store.root(me), partition, buckets)?);
+        }
         let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };
         let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);
         for class in first..CLASSES {

@@ -1,6 +1,6 @@
 //! The state of the memory layer, and an operation that takes and retires blocks.
 
-use crate::engine::mapped::Direct;
+use crate::engine::mapped::Mapped;
 use crate::store::memory::allocator::Allocator;
 use crate::store::memory::magazine::Magazine;
 use crate::store::memory::pins::Pins;
@@ -63,7 +63,7 @@ pub(in crate::store) struct MemoryOp<'a> {
 impl<'a> MemoryOp<'a> {
     /// As [`Op::begin_again`].
     #[inline(always)]
-    pub(in crate::store) fn begin_again<D: Direct<'a>>(
+    pub(in crate::store) fn begin_again<D: Mapped<'a>>(
         store: &'a MemoryState,
         direct: D,
     ) -> Option<MemoryOp<'a>> {

@@ -20,9 +20,9 @@ pub(in crate::store) trait Above: Send + Sync {
     /// partition is lost.
     fn await_salvage(&self, partition: usize) -> StoreResult<()>;
 
-    /// Clears a transaction that blocks an operation, or waits a little for its end. `rank` is the
-    /// number of failed attempts of the caller's own transaction.
-    fn clear(&self, blocker: &Blocker, rank: u32, blocked: &mut Blocked) -> StoreResult<()>;
+    /// Clears a transaction that blocks an operation, or waits a little for its end. `attempts` is
+    /// the number of failed attempts of the caller's own transaction.
+    fn clear(&self, blocker: &Blocker, attempts: u32, blocked: &mut Blocked) -> StoreResult<()>;
 
     /// Closes the gate if a death or a revocation requires it.
     fn watch_gate(&self);
@@ -55,10 +55,10 @@ impl OperationState {
     pub(in crate::store) fn clear(
         &self,
         blocker: &Blocker,
-        rank: u32,
+        attempts: u32,
         blocked: &mut Blocked,
     ) -> StoreResult<()> {
-        self.above().map_or(Ok(()), |above| above.clear(blocker, rank, blocked))
+        self.above().map_or(Ok(()), |above| above.clear(blocker, attempts, blocked))
     }
 
     /// See [`Above::watch_gate`].

@@ -8,6 +8,7 @@ use crate::engine::Time;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::state::OperationState;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The time at which the write freeze ends by itself; 0 while writes are not frozen.
 ///
@@ -26,7 +27,9 @@ impl WriteFreeze {
 }
 
 impl OperationState {
-    /// Waits until writes may begin. The wait is bounded by the end of the freeze.
+    /// Waits until writes may begin. The wait is bounded by the end of the freeze. The background
+    /// does not wait: the freeze may wait for other work of the background in turn, such as the end
+    /// of a commit that was not answered. It gets a timeout, and comes back later.
     #[cold]
     pub(in crate::store) fn wait_for_unfreeze(&self) -> StoreResult<()> {
         loop {
@@ -45,7 +48,10 @@ impl OperationState {
                     self.freeze.0.compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst);
                 continue;
             }
-            // Every wait serves messages: this activity may be the background.
+            if self.is_background() {
+                return Err(StoreError::Timeout { member: self.me(), limit: Duration::ZERO });
+            }
+            // Every wait serves messages: this activity may run in the background.
             self.serve_messages();
             self.job.park(bell, Time(until));
         }

@@ -29,6 +29,9 @@ pub(in crate::store) struct Gate {
     /// Participants that only read, for as long as they like: the lists of consistent cuts. Closing
     /// the gate does not wait for them.
     pub(in crate::store) readers: Mutex<Vec<usize>>,
+    /// The participants among them that have listed all records and only copy values of their own
+    /// member. They use no list of replicas, so leavers do not wait for them.
+    pub(in crate::store) copiers: Mutex<Vec<usize>>,
 }
 
 /// The deaths that the gate has seen.
@@ -76,6 +79,7 @@ impl Gate {
             // Members that died before the store was opened held no replica.
             deaths: Mutex::new(GateDeaths { is_closed: false, recovered: view.dead.clone() }),
             readers: Mutex::default(),
+            copiers: Mutex::default(),
         }
     }
 

@@ -39,7 +39,7 @@ pub(in crate::store) struct OwnLeave {
     pub(in crate::store) is_leaving: bool,
     pub(in crate::store) is_handing: bool,
     /// The members that have acknowledged this leaver.
-    pub(in crate::store) noted: MemberSet,
+    pub(in crate::store) acknowledged: MemberSet,
     /// When to send the announcement again.
     pub(in crate::store) remind: Option<Time>,
 }

@@ -1,21 +1,90 @@
 //! The messages between the members of a store, and their encoding.
 //!
-//! A message is a tag, words of 8 bytes in little-endian order, and a text. The members reach
-//! memory without messages. A message is sent only where its receiver has to act itself.
-//! `member/dispatch.rs` serves the messages.
+//! A message is an address, a tag, words of 8 bytes in little-endian order, and a text. The members
+//! reach memory without messages. A message is sent only where its receiver has to act itself.
+//! `member/stores.rs` receives the messages of all stores of the job, and `member/dispatch.rs`
+//! serves the messages of a store.
 
 use crate::codec::{self, Encoded};
-use crate::engine::Port;
+use crate::engine::{Error, MemberId, Port};
+use crate::store::operation::state::OperationState;
+use crate::store::placement::{hash_key, mix};
 use crate::store::segment::place::Place;
 
-/// The port of the store's messages.
+/// The port of the messages of all stores of a job.
 pub(in crate::store) const PORT: Port = Port::Store;
+
+/// The store that a message belongs to: the hash of its name, and the number of its opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Address {
+    pub(crate) store: u64,
+    pub(crate) opening: u64,
+}
+
+/// The length of an address in a message.
+const ADDRESS_LEN: usize = 16;
+
+impl Address {
+    pub(in crate::store) fn new(name: &str, opening: u64) -> Address {
+        Address { store: hash_key(name.as_bytes()), opening }
+    }
+
+    /// A number that no other opening of any store of the job has, as far as a hash can tell. The
+    /// first opening of the store without a name has the number 0.
+    pub(in crate::store) fn number(self) -> u64 {
+        let first = Address::new("", 1);
+        let number = |address: Address| mix(address.store ^ mix(address.opening));
+        number(self) ^ number(first)
+    }
+
+    /// The bytes of a message, behind this address.
+    pub(crate) fn enclose(self, message: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(ADDRESS_LEN + message.len());
+        bytes.extend(self.store.to_le_bytes());
+        bytes.extend(self.opening.to_le_bytes());
+        bytes.extend(message);
+        bytes
+    }
+
+    /// Takes the address off; `None` if the bytes are too short for an address.
+    pub(crate) fn open(bytes: &[u8]) -> Option<(Address, &[u8])> {
+        let (store, rest) = bytes.split_first_chunk()?;
+        let (opening, message) = rest.split_first_chunk()?;
+        let address =
+            Address { store: u64::from_le_bytes(*store), opening: u64::from_le_bytes(*opening) };
+        Some((address, message))
+    }
+}
+
+impl OperationState {
+    /// Sends a message to the store of another member.
+    pub(in crate::store) fn send(&self, to: MemberId, message: &Message) -> Result<(), Error> {
+        self.job.send(to, PORT, &self.address.enclose(&message.encode()))
+    }
+
+    /// Sends a message without waiting: `false` if the receiver has no room for it now.
+    pub(in crate::store) fn try_send(
+        &self,
+        to: MemberId,
+        message: &Message,
+    ) -> Result<bool, Error> {
+        self.job.try_send(to, PORT, &self.address.enclose(&message.encode()))
+    }
+}
 
 /// A message from a member to another member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Message {
-    /// The sender has opened the store: the offset of its root, and its options.
-    Hello { root: u64, replicas: u64, partitions: u64, buckets: u64, checksums: u64, mode: u64 },
+    /// The sender opens the store: the offset of its root, its options, and the name of the store.
+    Hello {
+        root: u64,
+        replicas: u64,
+        partitions: u64,
+        buckets: u64,
+        checksums: u64,
+        mode: u64,
+        name: String,
+    },
     /// The sender needs blocks of this size class in the receiver's segment.
     Need { class: u64 },
     /// The answer to `Need`: the sender has made blocks of this size class.
@@ -24,6 +93,9 @@ pub(in crate::store) enum Message {
     Refused { class: u64, reason: String },
     /// The sender is closing the store.
     Closing,
+    /// `close.quiet`: the sender has closed the store, and reaches the memory of no member for it
+    /// any more.
+    Quiet,
     /// These blocks of the receiver are free again. The sender was their holder, and their grace
     /// period is over.
     Give { places: Vec<Place> },
@@ -52,13 +124,14 @@ pub(in crate::store) enum Message {
 impl Message {
     pub(in crate::store) fn encode(&self) -> Vec<u8> {
         let (tag, words, text): (u8, Vec<u64>, &str) = match self {
-            Message::Hello { root, replicas, partitions, buckets, checksums, mode } => {
-                (0, vec![*root, *replicas, *partitions, *buckets, *checksums, *mode], "")
+            Message::Hello { root, replicas, partitions, buckets, checksums, mode, name } => {
+                (0, vec![*root, *replicas, *partitions, *buckets, *checksums, *mode], name)
             }
             Message::Need { class } => (1, vec![*class], ""),
             Message::Granted { class } => (2, vec![*class], ""),
             Message::Refused { class, reason } => (3, vec![*class], reason),
             Message::Closing => (4, vec![], ""),
+            Message::Quiet => (11, vec![], ""),
             Message::Give { places } => (9, places.iter().map(|place| place.0).collect(), ""),
             Message::Marked { buckets } => (10, buckets.clone(), ""),
             Message::Accept { partition } => (5, vec![*partition], ""),
@@ -86,11 +159,13 @@ impl Message {
                 buckets: word(3)?,
                 checksums: word(4)?,
                 mode: word(5)?,
+                name: encoded.text_after(6),
             },
             1 => Message::Need { class: word(0)? },
             2 => Message::Granted { class: word(0)? },
             3 => Message::Refused { class: word(0)?, reason: text() },
             4 => Message::Closing,
+            11 => Message::Quiet,
             9 => Message::Give { places: encoded.words().map(Place).collect() },
             10 => Message::Marked { buckets: encoded.words().collect() },
             5 => Message::Accept { partition: word(0)? },
@@ -120,11 +195,13 @@ mod tests {
                 buckets: 4,
                 checksums: 1,
                 mode: 1,
+                name: "results".into(),
             },
             Message::Need { class: 5 },
             Message::Granted { class: 6 },
             Message::Refused { class: 7, reason: "no room".into() },
             Message::Closing,
+            Message::Quiet,
             Message::Give { places: vec![Place(8), Place(9)] },
             Message::Marked { buckets: vec![10, 11] },
             Message::Accept { partition: 8 },
@@ -138,6 +215,11 @@ mod tests {
         ] {
             assert_eq!(Message::decode(&message.encode()), Some(message));
         }
+        let address = Address::new("results", 3);
+        assert_eq!(Address::open(&address.enclose(b"text")), Some((address, &b"text"[..])));
+        assert_eq!(Address::open(&[0; ADDRESS_LEN - 1]), None);
+        assert_eq!(Address::new("", 1).number(), 0);
+        assert_ne!(Address::new("", 2).number(), 0);
         assert_eq!(Message::decode(&[]), None);
         assert_eq!(Message::decode(&[0, 1, 2]), None);
         assert_eq!(Message::decode(&[99; 40]), None);

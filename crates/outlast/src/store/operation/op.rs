@@ -33,7 +33,7 @@
 //! `get` of an operation: it comes after the swap, and what follows it in the program comes after
 //! it.
 
-use crate::engine::mapped::{Direct, Memory, Reach};
+use crate::engine::mapped::{Mapped, Memory, Reach};
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
@@ -142,7 +142,7 @@ impl<'a> Op<'a> {
     /// free. Returns `None` if it is not, or if the memory is not mapped or the view is not up to
     /// date; the caller then uses [`Op::begin`].
     #[inline(always)]
-    pub(in crate::store) fn begin_again<D: Direct<'a>>(
+    pub(in crate::store) fn begin_again<D: Mapped<'a>>(
         store: &'a OperationState,
         direct: D,
     ) -> Option<Op<'a>> {
@@ -152,7 +152,9 @@ impl<'a> Op<'a> {
             store.participants.participants.get(index).filter(|_| id == store.participants.id)?;
         let me = store.job.me();
         steps::enter(steps::Step::WriteEnter);
-        direct.known_epoch()?;
+        if !direct.is_member() {
+            return None;
+        }
         let mine = direct.reach(me)?;
         let even = participant.counter.load(Ordering::Relaxed);
         // The swap claims the participant as in `claim`.
@@ -205,7 +207,10 @@ impl<'a> Op<'a> {
 
     #[inline(always)]
     pub(in crate::store) fn load(&self, replica: MemberId, offset: u64) -> OpResult<u64> {
-        self.store.job.load(self.epoch, replica, offset).map_err(|error| self.noted(replica, error))
+        self.store
+            .job
+            .load(self.epoch, replica, offset)
+            .map_err(|error| self.op_error(replica, error))
     }
 
     /// Loads words of several replicas. Loads at a single replica execute in the given order. Over
@@ -244,7 +249,7 @@ impl<'a> Op<'a> {
         new: u64,
     ) -> OpResult<bool> {
         let found = self.store.job.compare_and_swap(self.epoch, replica, offset, expected, new);
-        found.map(|found| found == expected).map_err(|error| self.noted(replica, error))
+        found.map(|found| found == expected).map_err(|error| self.op_error(replica, error))
     }
 
     /// Starts the swap of a word over a network and does not wait for the answer. The request may
@@ -273,7 +278,7 @@ impl<'a> Op<'a> {
         self.store
             .job
             .put(self.epoch, replica, offset, bytes)
-            .map_err(|error| self.noted(replica, error))
+            .map_err(|error| self.op_error(replica, error))
     }
 
     #[inline(always)]
@@ -286,7 +291,7 @@ impl<'a> Op<'a> {
         self.store
             .job
             .get(self.epoch, replica, offset, bytes)
-            .map_err(|error| self.noted(replica, error))
+            .map_err(|error| self.op_error(replica, error))
     }
 
     /// Swaps a word of a block that belongs to this operation, under any view. Returns whether the
@@ -300,7 +305,7 @@ impl<'a> Op<'a> {
         new: u64,
     ) -> OpResult<bool> {
         let found = self.store.job.compare_and_swap(Epoch::ANY, replica, offset, expected, new);
-        found.map(|found| found == expected).map_err(|error| self.noted(replica, error))
+        found.map(|found| found == expected).map_err(|error| self.op_error(replica, error))
     }
 
     /// Waits for the answer to a request. If the time of the call is over already (`is_patient` is
@@ -317,14 +322,14 @@ impl<'a> Op<'a> {
             let limit = job.time_limit();
             job.poll(&mut pending).unwrap_or(Err(Error::Timeout { member, limit }))
         };
-        answer.map_err(|error| self.noted(member, error))
+        answer.map_err(|error| self.op_error(member, error))
     }
 
     /// Turns an error of the engine into an `OpError`. After a timeout it records a straggler,
     /// since the request may still execute.
     #[cold]
     #[inline(never)]
-    pub(in crate::store) fn noted(&self, replica: MemberId, error: Error) -> OpError {
+    pub(in crate::store) fn op_error(&self, replica: MemberId, error: Error) -> OpError {
         if let Error::Timeout { .. } = &error {
             self.store.record_straggler(replica);
         }

@@ -29,11 +29,11 @@ pub(in crate::store) struct RetryBudget {
 
 impl OperationState {
     /// Attempts an operation until it is done, and starts over whenever the view has changed under
-    /// it. An attempt also returns whether a replica had no block left for a tombstone. `rank` is
-    /// the number of failed attempts of the caller's transaction.
+    /// it. An attempt also returns whether a replica had no block left for a tombstone. `attempts`
+    /// is the number of failed attempts of the caller's transaction.
     pub(in crate::store) fn retry<T>(
         &self,
-        rank: u32,
+        attempts: u32,
         mut attempt: impl FnMut() -> (OpResult<T>, bool),
     ) -> StoreResult<T> {
         let mut budget = RetryBudget::default();
@@ -51,7 +51,7 @@ impl OperationState {
                 Err(OpError::Frozen) => self.wait_for_unfreeze()?,
                 Err(OpError::Again) => budget.check(self)?,
                 Err(OpError::Blocked(blocker)) => {
-                    self.clear(&blocker, rank, &mut blocked)?;
+                    self.clear(&blocker, attempts, &mut blocked)?;
                     budget.check(self)?;
                 }
             }

@@ -7,6 +7,7 @@ use crate::store::operation::configuration::Configuration;
 use crate::store::operation::freeze::WriteFreeze;
 use crate::store::operation::gate::Gate;
 use crate::store::operation::leavers::Leavers;
+use crate::store::operation::message::Address;
 use crate::store::operation::participants::Participants;
 use crate::store::operation::stragglers::Stragglers;
 use crate::store::placement::{Assignment, Placement};
@@ -20,11 +21,16 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 ///
 /// *Orderings.* `roots` is stored with release and loaded with acquire: a root is complete before
 /// its offset is known. `background` is relaxed, since an activity compares it only with its own
-/// number: it reads back its own store, and no other activity ever stores that number. `is_closed`
-/// is a flag that is only set. Where an operation must see it or be seen by the member that closes
-/// the store, the gate decides, which is sequentially consistent (see `gate.rs`).
+/// number: it reads back its own store, and no other activity ever stores that number. The activity
+/// that finds its number there also reads back its own store of `is_listening`. `is_closed` is a
+/// flag that is only set. Where an operation must see it or be seen by the member that closes the
+/// store, the gate decides, which is sequentially consistent (see `gate.rs`).
 pub(in crate::store) struct OperationState {
     pub(in crate::store) job: Job,
+    /// The name of the store; empty by default.
+    pub(in crate::store) name: String,
+    /// The address of the messages of this opening of the store.
+    pub(in crate::store) address: Address,
     pub(in crate::store) placement: Placement,
     pub(in crate::store) bucket_count: usize,
     pub(in crate::store) layout: Root,
@@ -42,6 +48,8 @@ pub(in crate::store) struct OperationState {
     pub(in crate::store) salvage_is_on: bool,
     /// The activity that does the background's work now, plus 1; 0 if no activity does.
     pub(in crate::store) background: AtomicU64,
+    /// Whether the background runs listeners of the program now.
+    pub(in crate::store) is_listening: AtomicBool,
     pub(in crate::store) is_closed: AtomicBool,
     /// The layers above this layer.
     pub(in crate::store) above: OnceLock<Weak<dyn Above>>,
@@ -70,6 +78,11 @@ impl OperationState {
     /// Records the root of a member that died before it told its offset; a salvager has found it.
     pub(in crate::store) fn learn_root(&self, member: MemberId, root: u64) {
         self.roots[member.index()].store(root + 1, Ordering::Release);
+    }
+
+    /// The root magic of this opening of the store, identical at all members.
+    pub(in crate::store) fn root_magic(&self) -> u64 {
+        self.layout.magic(self.bucket_count, self.address.number())
     }
 
     /// Whether the offset of a member's root is known.
@@ -106,14 +119,20 @@ impl OperationState {
     /// Whether the calling activity is the background at its own work. It waits for no replica for
     /// long.
     pub(in crate::store) fn is_background(&self) -> bool {
+        self.runs_background() && !self.is_listening.load(Ordering::Relaxed)
+    }
+
+    /// Whether the calling activity runs the background, at its own work or in a listener of the
+    /// program. While it waits, nothing else does the work of the background.
+    pub(in crate::store) fn runs_background(&self) -> bool {
         self.background.load(Ordering::Relaxed) == self.job.activity() + 1
     }
 
-    /// Records that the calling activity begins to do the background's work, or has stopped doing
-    /// it.
-    pub(in crate::store) fn set_background(&self, is_background: bool) {
-        let activity = if is_background { self.job.activity() + 1 } else { 0 };
-        self.background.store(activity, Ordering::Relaxed);
+    /// Records that the calling activity begins to do the background's work.
+    pub(in crate::store) fn begin_background(&self) {
+        // A listener that panicked has left this set.
+        self.is_listening.store(false, Ordering::Relaxed);
+        self.background.store(self.job.activity() + 1, Ordering::Relaxed);
     }
 
     /// The offset of a participant's operation counter.

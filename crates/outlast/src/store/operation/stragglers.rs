@@ -243,7 +243,7 @@ mod tests {
                 // As if the time limit were over at once, while the request is on its way.
                 let swap = crate::engine::Operation::CompareAndSwap { offset, expected: 0, new: 1 };
                 let mut swap = job.start(Epoch::ANY, replica, swap);
-                op.noted(
+                op.op_error(
                     replica,
                     crate::engine::Error::Timeout { member: replica, limit: Duration::ZERO },
                 );

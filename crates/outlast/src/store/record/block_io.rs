@@ -144,7 +144,7 @@ impl<'a> RecordOp<'a> {
         let Some(offset) = head.offset() else { return };
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         let read = self.store.job.get(Epoch::ANY, replica, offset, &mut bytes);
-        if read.map_err(|error| self.noted(replica, error)).is_ok() {
+        if read.map_err(|error| self.op_error(replica, error)).is_ok() {
             let block = Block::decode(&bytes);
             let _ = block_class(&block, replica)
                 .and_then(|class| self.retire_block(replica, offset, &block, class));

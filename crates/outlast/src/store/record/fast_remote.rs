@@ -55,14 +55,14 @@ impl<'a> RecordOp<'a> {
         let config = self.config(key.partition)?;
         let is_known = cached.config_number == config.config_number
             && config.are_all_ready()
-            && !cached.block.is_deleted
+            && !cached.version.block().is_deleted
             && cached.at[..config.replicas.len()]
                 .iter()
                 .all(|at| at.word != 0 && at.head.offset().is_some());
         if !is_known {
             return Ok(None);
         }
-        let attributes = VersionAttributes::plain(false, cached.block.owner);
+        let attributes = VersionAttributes::plain(false, cached.version.block().owner);
         self.replace(config, key, Predecessor::from_cache(config, cached), value, attributes)
     }
 
@@ -228,7 +228,7 @@ impl<'a> RecordOp<'a> {
                         std::mem::replace(&mut new_version.blocks[replica], DraftBlock::Named);
                     if let Some(old) = at.head.offset() {
                         // The block was swapped out, whatever else fails.
-                        let _ = self.retire_block(member, old, block, cached.class);
+                        let _ = self.retire_block(member, old, block, cached.version.class);
                     }
                     at.head = Head::new(config.config_number, named.offset().unwrap_or(0));
                     if let Ok(installed) = &mut installed {

@@ -1,7 +1,7 @@
 //! Hints for reads by key: the memory that a read prefetches.
 
 use crate::engine::MemberId;
-use crate::engine::mapped::{Direct, Memory};
+use crate::engine::mapped::{Mapped, Memory};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,13 +32,13 @@ impl ReadHints {
     pub(in crate::store) fn new(expected_keys: usize) -> ReadHints {
         ReadHints {
             places: OnceLock::new(),
-            count: expected_keys.next_power_of_two().clamp(64, HINTS_MAX),
+            count: expected_keys.clamp(64, HINTS_MAX).next_power_of_two(),
         }
     }
 
     /// Prefetches the node and the block of the key with this hash.
     #[inline(always)]
-    pub(in crate::store::record) fn prefetch<'a, D: Direct<'a>>(&self, direct: D, hash: u64) {
+    pub(in crate::store::record) fn prefetch<'a, D: Mapped<'a>>(&self, direct: D, hash: u64) {
         let Some(places) = self.places.get() else { return };
         let [node, block] = &places[hash as usize & (places.len() - 1)];
         let (node, block) = (node.load(Ordering::Relaxed), block.load(Ordering::Relaxed));

@@ -67,6 +67,21 @@ impl<'a> RecordOp<'a> {
         Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
     }
 
+    /// Whether the record at the primary with this head word is the key's, for a short key.
+    pub(in crate::store::record) fn is_node_of(
+        &self,
+        config: &Configuration,
+        word: u64,
+        key: &KeyRef<'_>,
+    ) -> OpResult<bool> {
+        let mut node = [0; NODE_READ];
+        self.get(config.primary_member(), word.wrapping_sub(NODE_HEAD), &mut node)?;
+        let at = NODE_WORD as usize;
+        let word = u64::from_ne_bytes(node[at..at + 8].try_into().expect("8 bytes"));
+        Ok((word ^ node_word(key, 0)) & WORD_MASK == 0
+            && node[NODE_KEY as usize..].starts_with(key.key))
+    }
+
     /// The offset and the content of the head word of the key's record at a replica, if there is a
     /// record.
     #[inline]

@@ -99,6 +99,17 @@ pub(in crate::store) fn is_unfinished(error: &StoreError) -> bool {
     )
 }
 
+/// Whether a lock may be taken: it is free, or its holder is dead, and no local member may still be
+/// executing a request of a dead member. The last change of a dead holder may be such a request,
+/// and the next holder must not read a key before it and find it changed afterwards.
+fn may_take(is_holder_living: Option<bool>, is_serving_dead: impl FnOnce() -> bool) -> bool {
+    match is_holder_living {
+        None => true,
+        Some(true) => false,
+        Some(false) => !is_serving_dead(),
+    }
+}
+
 /// The result of an attempt to take a lock.
 pub(in crate::store) enum Attempt {
     Taken { version: Version, abandoned_by: Option<MemberId> },
@@ -115,10 +126,12 @@ impl RecordState {
                 None => None,
                 Some(_) => Some(Claim::decode(value)?),
             };
-            let view = self.job.view();
-            Ok(match found {
-                Some(other) if view.is_living(other.holder) => Change::Nothing,
-                _ => Change::Owned(claim.encode()),
+            // The view is loaded before the requests are checked: a request that a local member has
+            // begun to execute since is refused.
+            let is_living = |other: Claim| self.job.view().is_living(other.holder);
+            Ok(match may_take(found.map(is_living), || self.job.is_serving_dead()) {
+                true => Change::Owned(claim.encode()),
+                false => Change::Nothing,
             })
         });
         match (written, found) {
@@ -197,6 +210,14 @@ impl RecordState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_of_a_dead_holder_is_not_taken_while_its_request_is_executed() {
+        assert!(may_take(None, || true), "a free lock");
+        assert!(!may_take(Some(true), || false));
+        assert!(!may_take(Some(false), || true));
+        assert!(may_take(Some(false), || false));
+    }
 
     #[test]
     fn a_claim_is_told_from_other_values() {

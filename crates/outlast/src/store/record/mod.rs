@@ -18,7 +18,8 @@
 //! | `put.rs` | the entry points of calls that change a key, and the choice of their path | |
 //! | `write.rs` | a write on the slow path: *find*, *check*, *confirm* | writing.md |
 //! | `publish.rs` | *fill*, *publish*, *install*, *catch_up* and *mark_stable* | writing.md |
-//! | `fast_mapped.rs` | a put and a get where all members map the memory | writing.md |
+//! | `fast_mapped.rs` | a change and a get where all members map the memory | writing.md |
+//! | `fast_change.rs` | what the mapped fast path writes: put, conditional put, addition | writing.md |
 //! | `fast_remote.rs` | a put by compound operations over a network | writing.md |
 //! | `reconcile.rs` | making the newest version stable: *seal* to *mark_stable* | reconciling.md |
 //! | `read.rs` | a read, on the slow path and over a network | reading.md |
@@ -28,7 +29,8 @@
 //! | `index.rs`, `walk.rs` | the index of a partition at a replica, and the walk over it | |
 //! | `block_io.rs`, `checksum.rs` | reading, checking, filling and retiring a block | |
 //! | `key.rs` | a key with its hash and its partition | |
-//! | `location.rs`, `location_cache.rs` | cached locations | |
+//! | `location.rs` | cached locations | writing.md |
+//! | `key_locations.rs`, `location_cache.rs` | the location cache, on mapped memory and over a network | |
 //! | `hints.rs` | hints of memory to prefetch | |
 //!
 //! # Vocabulary
@@ -88,10 +90,11 @@
 //! 6. `engine/shm/access.rs` reaches the memory of a member after a single check of the view
 //! 7. `engine/shm/sys.rs` copies the bytes
 //!
-//! By key on shared memory, which is the slow path of all engines:
+//! By key on shared memory, if this member did not write the key last. Otherwise its location cache
+//! (`record/key_locations.rs`) has a location, and the call goes on as through a handle:
 //!
 //! 1. `api/store.rs` (`Store::put`) checks the key
-//! 2. `record/put.rs` (`put_by_key`, `write`) chooses the path; `record/state.rs` begins the
+//! 2. `record/put.rs` (`put_by_key`) chooses the path; `record/state.rs` begins the
 //!    operation, and `operation/retry.rs` repeats it
 //! 3. `record/write.rs` finds the record (`record/index.rs`), and checks it
 //!    (`record/reconcile.rs`)
@@ -103,11 +106,13 @@
 
 pub(in crate::store) mod block_io;
 pub(in crate::store) mod checksum;
+pub(in crate::store) mod fast_change;
 pub(in crate::store) mod fast_mapped;
 pub(in crate::store) mod fast_remote;
 pub(in crate::store) mod hints;
 pub(in crate::store) mod index;
 pub(in crate::store) mod key;
+pub(in crate::store) mod key_locations;
 pub(in crate::store) mod location;
 pub(in crate::store) mod location_cache;
 pub(in crate::store) mod lock;

@@ -305,7 +305,7 @@ impl<'a> RecordOp<'a> {
         }
         cached.at[replica].head = new;
         if let Some(offset) = old.offset() {
-            let _ = self.retire_block(member, offset, block, cached.class);
+            let _ = self.retire_block(member, offset, block, cached.version.class);
         }
         Ok(true)
     }
@@ -369,7 +369,7 @@ impl<'a> RecordOp<'a> {
             if let Some(cached) = &mut predecessor.cached {
                 cached.at[config.primary].head = stable;
             }
-        } else if predecessor.cached.is_none() {
+        } else if predecessor.cached.as_ref().is_none_or(|cached| cached.is_by_key) {
             // A handle knows that the version is stable, and expects to write the key again, which
             // would clear the bit. Any other operation finds no bit and reconciles the record.
             self.swap(primary, word, head.0, stable.0)?;

@@ -3,7 +3,7 @@
 
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/reading.md"))]
 
-use crate::engine::mapped::Directly;
+use crate::engine::mapped::MappedEngine;
 use crate::engine::{COMPOUND_LEN_MAX, Done, MemberId, Operation};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
@@ -75,12 +75,7 @@ impl RecordState {
         mut cached: Option<&mut CachedLocation>,
         buffer: &mut [u8],
     ) -> StoreResult<Option<(usize, Version)>> {
-        let done = match self.job.directly() {
-            Some(Directly::Shm(shm)) => self.get_mapped(shm, key, cached.as_deref_mut(), buffer),
-            #[cfg(feature = "sim")]
-            Some(Directly::Sim(sim)) => self.get_mapped(sim, key, cached.as_deref_mut(), buffer),
-            None => None,
-        };
+        let done = self.read_mapped(key, cached.as_deref_mut(), Some(&mut *buffer));
         if let Some(done) = done {
             return done;
         }
@@ -94,6 +89,33 @@ impl RecordState {
                 Ok((needed as usize, found.block.version()))
             })
         })
+    }
+
+    /// The version of a key, with a cached location, on the mapped fast path if possible.
+    pub(in crate::store) fn read_version(
+        &self,
+        key: &KeyRef<'_>,
+        cached: &mut CachedLocation,
+    ) -> StoreResult<Option<Version>> {
+        match self.read_mapped(key, Some(cached), None) {
+            Some(found) => found.map(|found| found.map(|(_, version)| version)),
+            None => self.read_cached(key, cached, |_, found| Ok(found.block.version())),
+        }
+    }
+
+    /// Reads a key on the mapped fast path; see [`RecordState::get_mapped`].
+    #[inline(always)]
+    fn read_mapped(
+        &self,
+        key: &KeyRef<'_>,
+        cached: Option<&mut CachedLocation>,
+        buffer: Option<&mut [u8]>,
+    ) -> Option<StoreResult<Option<(usize, Version)>>> {
+        match self.job.mapped()? {
+            MappedEngine::Shm(shm) => self.get_mapped(shm, key, cached, buffer),
+            #[cfg(feature = "sim")]
+            MappedEngine::Sim(sim) => self.get_mapped(sim, key, cached, buffer),
+        }
     }
 
     /// Reads a key as [`RecordState::read`] does, with a cached location.
@@ -192,8 +214,8 @@ impl<'a> RecordOp<'a> {
         let Done::Get(mut bytes) = self.await_answer(whole, true)? else { return Ok(None) };
         let Some(block) = bytes.first_chunk().map(Block::decode) else { return Ok(None) };
         // A version that this handle wrote itself has happened, with or without the stable bit.
-        let is_own =
-            head.stable() == at.head.stable() && block.identity() == cached.block.identity();
+        let is_own = head.stable() == at.head.stable()
+            && block.identity() == cached.version.block().identity();
         let is_there = removals == at.removals
             && head.config_number() == config.config_number
             && head.offset() == Some(offset)
@@ -250,7 +272,7 @@ impl<'a> RecordOp<'a> {
         } else {
             self.find_from(primary, loaded, key)?
         };
-        *cached = CachedLocation { config_number: config.config_number, ..CachedLocation::NOTHING };
+        cached.reset(config.config_number);
         cached.at[replica].removals = removals;
         cached.at[replica].word = found.map_or(0, |(word, _)| word);
         Ok(found)
@@ -321,7 +343,7 @@ mod tests {
             let own = |counter: u64| {
                 moved(&|cached| {
                     cached.at[replica].head = head;
-                    cached.block = Block { counter, ..block };
+                    cached.set_version(&Block { counter, ..block }, 0);
                 })
             };
             assert!(is_found(&own(block.counter)), "it has happened");

@@ -13,11 +13,12 @@ use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::Message;
 use crate::store::record::block_io::block_class;
 use crate::store::record::index::CHAIN_MAX;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::{RecordOp, RecordState};
+use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::segment::head::{Head, Phase};
 use crate::store::segment::layout::{
     Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTICIPANTS, PARTITION_BUCKETS, REMOVALS,
@@ -60,6 +61,9 @@ pub(in crate::store) struct Removals {
     due: Mutex<Tombstones>,
     /// The buckets of this member with nodes to unlink, as partition and bucket.
     marked: Mutex<Vec<u64>>,
+    /// The indexes of this member that were given up, as partition and offset of the buckets. Their
+    /// nodes and blocks are still to be retired.
+    given_up: Mutex<Vec<(usize, u64)>>,
     /// Whether an activity is removing records: only a single activity at a time changes the index.
     is_busy: Mutex<bool>,
     /// When to check whether the blocks that were retired here can be reused, and the pause after
@@ -104,11 +108,33 @@ impl RecordState {
         next
     }
 
+    /// Whether the blocks of an index that was given up are still to be retired.
+    pub(in crate::store) fn has_given_up_index(&self) -> bool {
+        !lock(&self.removal.given_up).is_empty()
+    }
+
+    /// Retires the nodes and blocks of the indexes that were given up.
+    fn retire_given_up(&self) {
+        let given_up = lock(&self.removal.given_up).clone();
+        if given_up.is_empty() {
+            return;
+        }
+        let Ok(op) = RecordOp::begin(self) else { return };
+        for &(partition, buckets) in &given_up {
+            // An access to the own memory fails only when the membership has ended.
+            let _ = op.retire_index(partition, buckets);
+        }
+        op.flush_retired();
+        self.record_retired();
+        lock(&self.removal.given_up).drain(..given_up.len());
+    }
+
     /// A piece of removal: unlinks marked nodes, polls the grace periods, removes some tombstones,
     /// and lets retired blocks be reused. Returns when it wants to run again.
     fn remove_piece(&self) -> Time {
         let removal = &self.removal;
         let now = self.job.now();
+        self.retire_given_up();
         let marked = std::mem::take(&mut *lock(&removal.marked));
         if !marked.is_empty()
             && let Ok(op) = RecordOp::begin(self)
@@ -176,10 +202,14 @@ impl RecordState {
             if replica == self.me() {
                 self.record_marked_buckets(&buckets);
             } else {
-                let _ = self.job.send(replica, PORT, &Message::Marked { buckets }.encode());
+                let _ = self.send(replica, &Message::Marked { buckets });
             }
         }
         next = next.min(self.reuse_removed());
+        if self.has_given_up_index() {
+            // All participants were in use.
+            next = next.min(now.after(PATIENCE));
+        }
         match (is_more, is_late) {
             (true, _) => now,
             (false, true) => next.min(now.after(PATIENCE)),
@@ -270,6 +300,13 @@ impl<'a> RecordOp<'a> {
             // The key was written again.
             return Ok(true);
         };
+        // The key was damaged, and its loss accepted: its versions belong to a later incarnation
+        // than the partition. The floor must not rise to that incarnation, since it tells which
+        // other keys were lost. So the tombstone stays.
+        let floor = self.floor(primary, key.partition)?;
+        if counter >> INCARNATION_SHIFT > floor >> INCARNATION_SHIFT {
+            return Ok(true);
+        }
         // *raise_floor*.
         for &replica in config.replicas.iter() {
             self.raise_floor(replica, key.partition, counter)?;
@@ -307,6 +344,74 @@ impl<'a> RecordOp<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Makes an empty index for a partition at this member. If it has an index, that index is given
+    /// up: the background retires its nodes and the blocks that they name. Otherwise the blocks of
+    /// living members there would never be reused, since no index names them any more.
+    pub(in crate::store) fn renew_index(&self, partition: usize) -> OpResult<()> {
+        let me = self.store.me();
+        let former = self.load(me, self.partition_word(me, partition, PARTITION_BUCKETS))?;
+        if former != 0 && is_place(former) {
+            // Before the index is replaced: reclaiming frees no block of dead members, which no
+            // index names any more, until the former index is retired.
+            lock(&self.store.removal.given_up).push((partition, former));
+            let _ = self.store.job.ring(me);
+        }
+        self.make_index(partition)
+    }
+
+    /// Retires the nodes of an index that was given up, and the blocks that they name. An operation
+    /// of an older configuration may still be in flight there. It finds *removed* or no record, and
+    /// starts over. A node that it inserts at this very moment is lost.
+    fn retire_index(&self, partition: usize, buckets: u64) -> Result<(), Error> {
+        let (job, me) = (&self.store.job, self.store.me());
+        let load = |offset: u64| job.load(Epoch::ANY, me, offset);
+        let replace = |offset: u64, new: u64| -> Result<u64, Error> {
+            loop {
+                let found = load(offset)?;
+                if job.compare_and_swap(Epoch::ANY, me, offset, found, new)? == found {
+                    return Ok(found);
+                }
+            }
+        };
+        let mut nodes = Vec::new();
+        for bucket in 0..self.store.bucket_count as u64 {
+            let mut at = replace(buckets + bucket * 8, 0)?;
+            for _ in 0..CHAIN_MAX {
+                if at == 0 || !is_place(at) {
+                    break;
+                }
+                nodes.push(at);
+                let head = Head(replace(at + NODE_HEAD, Head::REMOVED.0)?);
+                if head != Head::REMOVED {
+                    self.retire_head(me, head);
+                }
+                at = load(at + NODE_NEXT)?;
+            }
+        }
+        self.retire_nodes(nodes)?;
+        // If no new index could be made, the partition still has these buckets.
+        if load(self.partition_word(me, partition, PARTITION_BUCKETS))? != buckets {
+            self.store.keep_buckets(buckets);
+        }
+        Ok(())
+    }
+
+    /// Raises the removal count, and retires nodes of this member that no index leads to any more.
+    fn retire_nodes(&self, nodes: Vec<u64>) -> Result<(), Error> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let (job, me) = (&self.store.job, self.store.me());
+        job.fetch_add(Epoch::ANY, me, self.store.root(me) + REMOVALS, 1)?;
+        for node in nodes {
+            let word = job.load(Epoch::ANY, me, node + NODE_WORD)?;
+            let class = class_of(NODE_KEY + (word >> 16 & 0xffff)).expect("keys are short");
+            self.hold(me, node)?;
+            self.retire(me, class, node);
+        }
+        Ok(())
     }
 
     /// *unlink*: unlinks the nodes that are marked as *removed* from a bucket of this member,
@@ -347,16 +452,6 @@ impl<'a> RecordOp<'a> {
             }
             break;
         }
-        if removed.is_empty() {
-            return Ok(());
-        }
-        job.fetch_add(Epoch::ANY, me, self.store.root(me) + REMOVALS, 1)?;
-        for node in removed {
-            let word = load(node + NODE_WORD)?;
-            let class = class_of(NODE_KEY + (word >> 16 & 0xffff)).expect("keys are short");
-            self.hold(me, node)?;
-            self.retire(me, class, node);
-        }
-        Ok(())
+        self.retire_nodes(removed)
     }
 }

@@ -1,12 +1,13 @@
 //! The state of the record layer, an operation on records, and how a call is run.
 
-use crate::engine::mapped::Direct;
+use crate::engine::mapped::Mapped;
 use crate::store::error::StoreResult;
 use crate::store::key_rules::RESERVED;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::hints::ReadHints;
 use crate::store::record::key::KeyRef;
+use crate::store::record::key_locations::KeyLocations;
 use crate::store::record::location_cache::LocationCache;
 use crate::store::record::lock::Locks;
 use crate::store::record::remove::Removals;
@@ -17,6 +18,7 @@ pub(in crate::store) struct RecordState {
     pub(in crate::store) memory: MemoryState,
     pub(in crate::store) hints: ReadHints,
     pub(in crate::store) location_cache: LocationCache,
+    pub(in crate::store) key_locations: KeyLocations,
     /// Whether values have checksums.
     pub(in crate::store) checksums: bool,
     /// Whether the program promised that between two recoveries only a single handle writes each
@@ -68,14 +70,14 @@ impl RecordState {
         self.run_as(0, attempt)
     }
 
-    /// Runs an operation for a transaction after `rank` failed attempts of the transaction; see
+    /// Runs an operation for a transaction after `attempts` failed attempts of the transaction; see
     /// `tx`.
     pub(in crate::store) fn run_as<T>(
         &self,
-        rank: u32,
+        attempts: u32,
         mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
     ) -> StoreResult<T> {
-        self.retry(rank, || match RecordOp::begin(self) {
+        self.retry(attempts, || match RecordOp::begin(self) {
             Ok(mut op) => (attempt(&mut op), op.lacks_tombstone.get()),
             Err(error) => (Err(error), false),
         })
@@ -97,7 +99,7 @@ impl RecordState {
 impl<'a> RecordOp<'a> {
     /// As [`crate::store::operation::op::Op::begin_again`].
     #[inline(always)]
-    pub(in crate::store) fn begin_again<D: Direct<'a>>(
+    pub(in crate::store) fn begin_again<D: Mapped<'a>>(
         store: &'a RecordState,
         direct: D,
     ) -> Option<RecordOp<'a>> {

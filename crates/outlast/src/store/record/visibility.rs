@@ -5,7 +5,7 @@
 //! state of the intent decides which of them is visible (docs/protocol/transactions.md, "Readers").
 //! `tx` writes, decides and clears intents. This module only reads them.
 
-use crate::engine::MemberId;
+use crate::engine::{Epoch, MemberId};
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
@@ -26,9 +26,22 @@ pub(in crate::store) struct IntentStanding {
     /// recovery without a recovery decision.
     pub(in crate::store) state: Option<IntentState>,
     /// The number of failed attempts of the transaction.
-    pub(in crate::store) rank: u32,
+    pub(in crate::store) attempts: u32,
+    /// The epoch from before the intent was written first.
+    pub(in crate::store) epoch: Epoch,
     /// The coordinated recovery that the intent is joined to, or 0.
     pub(in crate::store) recovery: u64,
+}
+
+/// Which reader asks for the visible version of a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Reader {
+    Any,
+    /// The transaction with this intent itself.
+    Committer(IntentId),
+    /// The list of a consistent cut, while the store is frozen: a provisional version without an
+    /// intent shows its old value.
+    Cut,
 }
 
 impl<'a> RecordOp<'a> {
@@ -44,35 +57,33 @@ impl<'a> RecordOp<'a> {
         offset: u64,
         block: &Block,
     ) -> OpResult<(u64, Block)> {
-        self.visible_as(config, key, offset, block, false)
+        self.visible_to(Reader::Any, config, key, offset, block)
     }
 
-    /// The version that a reader sees, as [`RecordOp::visible`] returns it. While the store is
-    /// frozen for a consistent cut (`is_frozen`), a provisional version without an intent shows its
-    /// old value.
-    pub(in crate::store) fn visible_as(
+    /// The version that this reader sees, as [`RecordOp::visible`] returns it.
+    pub(in crate::store) fn visible_to(
         &self,
+        reader: Reader,
         config: &Configuration,
         key: &KeyRef<'_>,
         offset: u64,
         block: &Block,
-        is_frozen: bool,
     ) -> OpResult<(u64, Block)> {
         if block.kind == Kind::Plain {
             return Ok((offset, *block));
         }
-        let seen = self.seen_in(config, key, offset, block, is_frozen)?;
+        let seen = self.seen_by(reader, config, key, offset, block)?;
         self.resealed(key, config.primary_member(), offset, block, seen)
     }
 
     /// The visible version, without a checksum of its own.
-    fn seen_in(
+    fn seen_by(
         &self,
+        reader: Reader,
         config: &Configuration,
         key: &KeyRef<'_>,
         offset: u64,
         block: &Block,
-        is_frozen: bool,
     ) -> OpResult<(u64, Block)> {
         let primary = config.primary_member();
         match block.kind {
@@ -116,13 +127,24 @@ impl<'a> RecordOp<'a> {
                 };
                 Ok((start + new_at - value_start(new.len), new))
             }
+            // A key of the transaction may have been lost in a newer view, and its loss accepted. A
+            // caller that knows the new life of that key must not find the old value here and then
+            // the new value.
+            Some(IntentState::Pending)
+                if standing.epoch < self.epoch
+                    && reader != Reader::Cut
+                    && reader != Reader::Committer(found.id)
+                    && !mutant("tx-read-older") =>
+            {
+                Err(blocked(found.id, key))
+            }
             Some(IntentState::Pending | IntentState::Aborted | IntentState::Joined) => {
                 Ok((start + old_at - value_start(old.len), old))
             }
             Some(IntentState::Validating) if mutant("tx-read-past") => {
                 Ok((start + old_at - value_start(old.len), old))
             }
-            None if is_frozen => Ok((start + old_at - value_start(old.len), old)),
+            None if reader == Reader::Cut => Ok((start + old_at - value_start(old.len), old)),
             Some(IntentState::Validating) | None => Err(blocked(found.id, key)),
         }
     }
@@ -210,7 +232,7 @@ impl<'a> RecordOp<'a> {
     /// The state in the intent itself. A joined intent is read again, with the number of its
     /// recovery.
     pub(in crate::store) fn read_intent(&self, id: &IntentId) -> OpResult<IntentStanding> {
-        let gone = IntentStanding { state: None, rank: 0, recovery: 0 };
+        let gone = IntentStanding { state: None, attempts: 0, epoch: Epoch(0), recovery: 0 };
         const JOINED: usize = INTENT_HEAD + 8;
         let mut bytes = [0; JOINED];
         let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, INTENT_HEAD)?;
@@ -219,8 +241,8 @@ impl<'a> RecordOp<'a> {
         else {
             return Ok(gone);
         };
-        let mut standing =
-            IntentStanding { state: Some(intent.state), rank: intent.rank, recovery: 0 };
+        let (state, attempts, epoch) = (Some(intent.state), intent.attempts, intent.epoch);
+        let mut standing = IntentStanding { state, attempts, epoch, recovery: 0 };
         if intent.state == IntentState::Joined {
             let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, JOINED)?;
             match Intent::decode_head(&bytes[..len]) {

@@ -178,7 +178,7 @@ impl<'m> Predecessor<'m> {
         Predecessor {
             word: at.word,
             head: at.head,
-            block: Some(cached.block),
+            block: Some(cached.version.block()),
             source: PredecessorSource::Cached,
             cached: Some(cached),
         }
@@ -266,7 +266,7 @@ impl<'a> RecordOp<'a> {
 
     /// *find* and *check*: the predecessor, from a valid cached location or by a lookup.
     #[inline]
-    fn find_predecessor<'m>(
+    pub(in crate::store) fn find_predecessor<'m>(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
@@ -303,14 +303,14 @@ impl<'a> RecordOp<'a> {
         let head = Head(self.load(primary, word)?);
         // A block may have been reused for a later version. Its head word then looks as before, and
         // only the version counter tells.
-        if head.stable() != known.stable() || self.load(primary, offset)? != cached.block.counter {
+        let block = cached.version.block();
+        if head.stable() != known.stable() || self.load(primary, offset)? != block.counter {
             return Ok(Err(cached));
         }
-        let block = Some(cached.block);
         Ok(Ok(Predecessor {
             word,
             head,
-            block,
+            block: Some(block),
             cached: Some(cached),
             source: PredecessorSource::Read,
         }))
@@ -331,10 +331,7 @@ impl<'a> RecordOp<'a> {
         let first = match &mut cached {
             None => self.load(bucket.0, bucket.1)?,
             Some(cached) => {
-                **cached = CachedLocation {
-                    config_number: config.config_number,
-                    ..CachedLocation::NOTHING
-                };
+                cached.reset(config.config_number);
                 // The removal counts are loaded before the lookup, so that a later removal is
                 // detected.
                 let places = self.removals(config).chain([bucket]);
@@ -419,7 +416,7 @@ impl<'a> RecordOp<'a> {
         match &result {
             Ok(true) => {
                 if let Some(cached) = predecessor.cached {
-                    (cached.block, cached.class) = (block, class);
+                    cached.set_version(&block, class);
                     cached.hint = cached.at[config.primary].head.offset().unwrap_or(0);
                     cached.hint_len = block.len;
                 }

@@ -165,7 +165,8 @@ impl RecoveryState {
             if group.iter().any(|&member| !view.is_living(member)) {
                 return Ok(Some(false));
             }
-            if !gone.is_subset(&view.dead) {
+            // A request of a dead member that a local member still executes may change a value.
+            if !gone.is_subset(&view.dead) || self.job.is_serving_dead() {
                 return Ok(None);
             }
             // If the recovery decision is lost, the intents that are joined to its attempt cannot

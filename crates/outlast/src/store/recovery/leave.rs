@@ -3,8 +3,8 @@
 //! A leaver remains a replica, and may remain the primary, of the partitions that it holds, but
 //! does not count among the R replicas. Placement gives these partitions an additional replica,
 //! which is filled like any new replica. The background takes *announce*, *acknowledge* and
-//! *hand_over*. The call [`RecoveryState::leave`] takes *wait* and *end*. Members leave in
-//! sequence: `api::leave` takes a lock in the store before *announce*.
+//! *hand_over*. The call [`RecoveryState::hand_replicas_over`] takes *wait*. Members leave in
+//! sequence: `api::leave` takes a lock in each store of the job before *announce*, and takes *end*.
 //!
 //! Orderings: [`RecoveryState::record_leaver`] raises `Leavers::version` and forgets the
 //! configurations with the old lists, all SeqCst and before it loads the operation counters. In a
@@ -17,7 +17,7 @@
 use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::{OpError, engine_error};
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::Message;
 use crate::store::operation::quiescence::Quiescence;
 use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::Phase;
@@ -35,9 +35,9 @@ const PATIENCE_MAX: Duration = Duration::from_millis(50);
 const REMIND: Duration = Duration::from_secs(1);
 
 impl RecoveryState {
-    /// Leaves the job: lets the background announce and hand over, waits until the replicas that
-    /// stay are complete, then ends the membership.
-    pub(in crate::store) fn leave(&self, deadline: Time) -> StoreResult<()> {
+    /// Lets the background announce and hand over, and waits until the replicas that stay are
+    /// complete. The membership can end then.
+    pub(in crate::store) fn hand_replicas_over(&self, deadline: Time) -> StoreResult<()> {
         let (job, me) = (&self.job, self.me());
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -55,7 +55,7 @@ impl RecoveryState {
                 true => self.incomplete_replica()?,
             };
             if is_handing && in_the_way.is_none() {
-                break;
+                return Ok(());
             }
             if job.has_ended() {
                 return Err(StoreError::Closed);
@@ -68,16 +68,12 @@ impl RecoveryState {
             job.park(bell, deadline.min(now.after(pause)));
             pause = (pause * 2).min(PATIENCE_MAX);
         }
-        // *end*.
-        self.is_closed.store(true, Ordering::SeqCst);
-        self.gate.close_for_ever();
-        job.leave().map_err(engine_error)
     }
 
     /// A living member that has not acknowledged this leaver yet.
     fn not_acknowledged(&self) -> Option<MemberId> {
-        let noted = lock(&self.leavers.own).noted.clone();
-        self.job.view().living().find(|&member| !noted.contains(member))
+        let acknowledged = lock(&self.leavers.own).acknowledged.clone();
+        self.job.view().living().find(|&member| !acknowledged.contains(member))
     }
 
     /// *wait*: a replica that stays and is not complete, in a partition that this member holds.
@@ -135,7 +131,7 @@ impl RecoveryState {
 
     /// Records that a member has acknowledged this leaver.
     pub(in crate::store) fn record_acknowledgement(&self, from: MemberId) {
-        lock(&self.leavers.own).noted.insert(from);
+        lock(&self.leavers.own).acknowledged.insert(from);
         let _ = self.job.ring(self.me());
     }
 
@@ -163,14 +159,15 @@ impl RecoveryState {
             return Time::NEVER;
         }
         let mut later = Vec::new();
+        let copiers = lock(&self.gate.copiers).clone();
         for (member, mut in_flight) in due {
-            if !in_flight.is_over(self, &[]).unwrap_or(true) {
+            if !in_flight.is_over(self, &copiers).unwrap_or(true) {
                 later.push((member, in_flight));
             } else if member == self.me() {
                 self.record_acknowledgement(member);
             } else {
                 // If the answer does not arrive, the leaver asks again.
-                let _ = self.job.send(member, PORT, &Message::AcknowledgeLeaving.encode());
+                let _ = self.send(member, &Message::AcknowledgeLeaving);
             }
         }
         let is_done = later.is_empty();
@@ -186,7 +183,7 @@ impl RecoveryState {
         let (me, now, view) = (self.me(), self.job.now(), self.job.view());
         let is_handing = {
             let mut own = lock(&self.leavers.own);
-            if !own.is_handing && view.living().all(|member| own.noted.contains(member)) {
+            if !own.is_handing && view.living().all(|member| own.acknowledged.contains(member)) {
                 own.is_handing = true;
                 own.remind = None;
             }
@@ -204,11 +201,11 @@ impl RecoveryState {
             }
             Message::Leaving
         };
-        let noted = lock(&self.leavers.own).noted.clone();
+        let acknowledged = lock(&self.leavers.own).acknowledged.clone();
         for member in view.living().filter(|&member| member != me) {
-            if is_handing || !noted.contains(member) {
+            if is_handing || !acknowledged.contains(member) {
                 // A member that does not get the message is told again.
-                let _ = self.job.send(member, PORT, &note.encode());
+                let _ = self.send(member, &note);
             }
         }
         let remind = self.job.now().after(REMIND);

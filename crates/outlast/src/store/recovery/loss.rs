@@ -15,7 +15,7 @@ use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place, engine_error};
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::Message;
 use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::recovery::salvage::Fate;
@@ -116,7 +116,7 @@ impl RecoveryState {
                     self.want_acceptance(first, partition);
                 } else {
                     let note = Message::Accept { partition: partition as u64 };
-                    match job.send(first, PORT, &note.encode()) {
+                    match self.send(first, &note) {
                         // The death of the first replica changes the view, and the next first
                         // replica is asked.
                         Ok(()) | Err(crate::engine::Error::Dead { .. }) => {}
@@ -182,9 +182,9 @@ impl RecoveryState {
                 Ok(Some(others)) => {
                     tracing::warn!(partition, "a lost partition was given up");
                     self.schedule_repair(partition);
-                    let note = Message::Fill { partition: partition as u64 }.encode();
+                    let note = Message::Fill { partition: partition as u64 };
                     // Repair reminds a replica that does not get this message.
-                    others.iter().for_each(|&replica| drop(self.job.send(replica, PORT, &note)));
+                    others.iter().for_each(|&replica| drop(self.send(replica, &note)));
                     Message::Accepted { partition: partition as u64 }
                 }
                 // Another member is the first replica. The member that asked learns of the newer
@@ -196,7 +196,7 @@ impl RecoveryState {
                 }
             };
             if from != self.me() {
-                let _ = self.job.send(from, PORT, &answer.encode());
+                let _ = self.send(from, &answer);
             } else if let Message::NotAccepted { reason, .. } = answer {
                 self.acceptance_refused(from, partition, reason);
             }
@@ -239,9 +239,9 @@ impl RecoveryState {
         if !lost.is_empty() {
             // The listeners belong to the program. Their calls wait as long as calls of the program
             // do.
-            self.set_background(false);
+            self.is_listening.store(true, Ordering::Relaxed);
             listeners.iter().for_each(|listener| listener(&lost));
-            self.set_background(true);
+            self.is_listening.store(false, Ordering::Relaxed);
         }
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }
@@ -313,7 +313,7 @@ impl RecoveryState {
         }
         // *make_index*.
         if !(state.is_filling(config_number) && mutant("accept-keeps")) {
-            op.make_index(partition)?;
+            op.renew_index(partition)?;
         }
         op.raise_floor(me, partition, config_number << INCARNATION_SHIFT)?;
         // *complete*. The state must be complete also for members that have not heard of a leaver

@@ -257,6 +257,11 @@ impl RecoveryState {
         if let Err(due) = grace.is_over_or_due(store) {
             return Ok(Some(due));
         }
+        if self.has_given_up_index() {
+            // *mark* may have found the next index of a partition. The blocks of the index that was
+            // given up are retired first.
+            return Ok(Some(job.now().after(PATIENCE)));
+        }
         // *free*.
         let Some(grace) = round.grace.take() else { return Ok(None) };
         let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -280,6 +285,7 @@ impl RecoveryState {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
+    use crate::engine::Fault;
     use crate::engine::sim::{self, Action, Link, Options as SimOptions, Random, When};
     use crate::job::Job;
     use crate::store::Options;
@@ -290,6 +296,74 @@ mod tests {
 
     /// The replica and the offset of a block.
     type At = (MemberId, u64);
+
+    /// The blocks that this member knows, and the blocks in its segment that living members hold,
+    /// each with its holder and size class.
+    fn blocks(store: &Store) -> (BTreeSet<At>, Vec<(At, MemberId, usize)>) {
+        let (me, mut found) = (store.me(), Vec::new());
+        let op = RecordOp::begin(&store.state).expect("begun");
+        let each = |offset, class, what| {
+            if let What::Held(holder) = what {
+                found.push(((me, offset), holder, class));
+            }
+        };
+        store.state.for_each_block(&op, each).expect("gone through");
+        drop(op);
+        (store.state.known_blocks().into_iter().collect(), found)
+    }
+
+    /// A replica is filling, and other members write there, when the last complete replica dies.
+    /// The loss is accepted, and the index of the filling replica is given up. When all is quiet,
+    /// each block that no record names is known to its holder.
+    #[test]
+    fn no_block_of_an_index_that_was_given_up_is_forgotten() {
+        for seed in 0..30 {
+            let known: Rc<RefCell<BTreeSet<At>>> = Rc::default();
+            let held: Rc<RefCell<Vec<(At, MemberId, usize)>>> = Rc::default();
+            let (known_here, held_here) = (known.clone(), held.clone());
+            let (stage, looked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let mut plan = SimOptions::new(4, seed);
+            plan.time_limit = Duration::from_millis(100);
+            let report = sim::run(&plan, move |job: Job| {
+                let options = Options::new().replicas(2).partitions(8).expected_keys(32);
+                let store = Store::open(&job, options).expect("open");
+                let [dead, primary, writer] = [0, 1, 2].map(MemberId);
+                if job.me() == dead || job.me() == primary {
+                    return nap(&job, "its death", || false);
+                }
+                if job.me() == writer {
+                    let put = |number: usize| {
+                        let key = format!("key/{number}").into_bytes();
+                        // The stopped member may have to make a slab.
+                        let _ = store.put(&key, &vec![7; 100 + number]);
+                    };
+                    (0..40).for_each(put);
+                    job.fence(dead, Time::NEVER).expect("killed");
+                    job.sleep(Duration::from_micros(10 * seed));
+                    job.inject(Fault::Stop(primary)).expect("stopped");
+                    (0..60).for_each(put);
+                    job.fence(primary, Time::NEVER).expect("killed");
+                    store.accept_loss().expect("accepted");
+                    (20..50).for_each(put);
+                    stage.set(1);
+                }
+                nap(&job, "the writer", || stage.get() == 1);
+                let look = || blocks(&store);
+                let (known, found) = reconciled(&job, "its blocks", Duration::from_secs(10), look);
+                known_here.borrow_mut().extend(known);
+                held_here.borrow_mut().extend(found);
+                looked.set(looked.get() + 1);
+                nap(&job, "the others", || looked.get() == 2);
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+            let known = known.borrow();
+            let forgotten: Vec<_> =
+                held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();
+            assert!(forgotten.is_empty(), "seed {seed}: {forgotten:?}");
+        }
+    }
 
     /// A replica dies in the middle of the operations of the other members. When all is quiet, each
     /// block that no record names is known to its holder, or is on the free list of its replica.
@@ -325,22 +399,7 @@ mod tests {
                     };
                     done.expect("done");
                 }
-                let me = job.me();
-                let look = || {
-                    let mut found = Vec::new();
-                    let op = RecordOp::begin(&store.state).expect("begun");
-                    store
-                        .state
-                        .for_each_block(&op, |offset, class, what| {
-                            if let What::Held(holder) = what {
-                                found.push(((me, offset), holder, class));
-                            }
-                        })
-                        .expect("gone through");
-                    drop(op);
-                    let known: BTreeSet<At> = store.state.known_blocks().into_iter().collect();
-                    (known, found)
-                };
+                let look = || blocks(&store);
                 let (known, found) = reconciled(&job, "its blocks", Duration::from_secs(10), look);
                 known_here.borrow_mut().extend(known);
                 held_here.borrow_mut().extend(found);

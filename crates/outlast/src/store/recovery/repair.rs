@@ -10,7 +10,7 @@ use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::Message;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
 use crate::store::record::state::RecordOp;
@@ -357,7 +357,7 @@ impl RecoveryState {
         let state = op.state(store.me(), work.partition)?;
         if state.is_absent() && !leaving.contains(store.me()) {
             steps::enter(steps::Step::RepairMakeIndex);
-            op.make_index(work.partition)?;
+            op.renew_index(work.partition)?;
             let filling = State::new(Phase::Filling, config.config_number);
             if !op.swap_state(store.me(), work.partition, state, filling)? {
                 return Err(OpError::Again);
@@ -511,10 +511,10 @@ impl RecoveryState {
             }
             Salvaged::All => {
                 tracing::warn!(partition, "a lost partition was salvaged");
-                let note = Message::Fill { partition: partition as u64 }.encode();
+                let note = Message::Fill { partition: partition as u64 };
                 for &replica in replicas.members.iter().filter(|&&replica| replica != store.me()) {
                     // Repair reminds a replica that does not get this message.
-                    let _ = store.job.send(replica, PORT, &note);
+                    let _ = store.send(replica, &note);
                 }
                 Ok(Progress::More(Work::new(partition)))
             }
@@ -602,9 +602,9 @@ impl RecoveryState {
         let mut since = work.since.unwrap_or(now);
         if now.since(since) >= REMIND {
             since = now;
-            let note = Message::Fill { partition: work.partition as u64 }.encode();
+            let note = Message::Fill { partition: work.partition as u64 };
             for replica in self.missing_replicas(op, &work, config, leaving) {
-                let _ = job.send(replica, PORT, &note);
+                let _ = self.send(replica, &note);
             }
         }
         Progress::Waiting(Work { position: 0, since: Some(since), ..work })

@@ -19,7 +19,7 @@ use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
-use crate::store::operation::message::{Message, PORT};
+use crate::store::operation::message::Message;
 use crate::store::placement::{Assignment, hash_key};
 use crate::store::record::block_io::COUNTER_MAX;
 use crate::store::record::checksum::checksum;
@@ -28,7 +28,7 @@ use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::record::write::VersionAttributes;
 use crate::store::recovery::state::RecoveryState;
-use crate::store::segment::head::{Head, Phase, State};
+use crate::store::segment::head::{CONFIG_NUMBER_MAX, Head, Phase, State};
 use crate::store::segment::layout::{
     BLOCK_HEADER_LEN, Block, Kind, NODE_HEAD, NODE_KEY, PARTITION_BUCKETS, PARTITION_FLOOR,
     PARTITION_STATE, ROOT_MAGIC, class_of, value_start,
@@ -74,7 +74,7 @@ pub(in crate::store) struct Salvage {
 /// The progress of *release*.
 #[derive(Default)]
 struct Release {
-    /// The epoch whose dead segments were given back.
+    /// The epoch whose dead segments this store does not need any more.
     done: Option<Epoch>,
     /// The grace period that *release* waits for, and its epoch.
     grace: Option<(Epoch, GracePeriod)>,
@@ -180,13 +180,14 @@ impl RecoveryState {
             // A call that waits also serves messages and repairs: it may run in the background of
             // the member that salvages.
             self.serve_messages();
-            let is_own = first == job.me() || self.is_background();
+            let is_own = first == job.me() || self.runs_background();
             let due = if is_own { self.repair_some() } else { Time::NEVER };
             job.park(bell, until.min(due).min(now.after(LOOK)));
         }
     }
 
-    /// *release*, by the living member with the lowest number. Returns when to run again.
+    /// *release*, by the living member with the lowest number, up to the moment at which this store
+    /// needs the dead segments no more. Returns when to run again.
     pub(in crate::store) fn release_dead_segments(&self) -> Time {
         if !self.salvage_is_on {
             return Time::NEVER;
@@ -222,14 +223,13 @@ impl RecoveryState {
             lock(&self.salvage.release).grace = Some((view.epoch, grace));
             return now.after(RELEASE_PAUSE);
         }
-        for dead in view.dead.iter() {
-            if let Err(error) = self.job.discard_dead_segment(dead) {
-                let member = dead.0;
-                tracing::warn!(member, %error, "the memory of a dead member was not given back");
-            }
-        }
         lock(&self.salvage.release).done = Some(view.epoch);
         Time::NEVER
+    }
+
+    /// Whether this store does not need the dead segments of this epoch.
+    pub(in crate::store) fn has_released(&self, epoch: Epoch) -> bool {
+        !self.salvage_is_on || lock(&self.salvage.release).done == Some(epoch)
     }
 
     /// The keys of a partition that have a lost version.
@@ -347,13 +347,13 @@ impl DeadSegment<'_> {
     }
 
     /// The version that a record has.
-    fn version(&self, found: &Found, config_number: u64) -> OpResult<Kept> {
+    fn version(&self, found: &Found, latest: u64) -> OpResult<Kept> {
         for _ in 0..ATTEMPTS {
             let Some(head) = self.word(found.word)?.map(Head) else { return Ok(Kept::Damaged) };
             if head == Head::REMOVED {
                 return Ok(Kept::Nothing);
             }
-            if head.config_number() > config_number {
+            if head.config_number() > latest {
                 return Ok(Kept::Damaged);
             }
             let Some(offset) = head.offset() else { return Ok(Kept::Nothing) };
@@ -395,9 +395,9 @@ impl DeadSegment<'_> {
 
     /// The version floor of the partition; `None` if the word cannot be read or has an impossible
     /// value.
-    fn floor(&self, config_number: u64) -> OpResult<Option<u64>> {
+    fn floor(&self, latest: u64) -> OpResult<Option<u64>> {
         let floor = self.partition_word(PARTITION_FLOOR)?;
-        Ok(floor.filter(|floor| floor >> INCARNATION_SHIFT <= config_number))
+        Ok(floor.filter(|floor| floor >> INCARNATION_SHIFT <= latest))
     }
 }
 
@@ -425,8 +425,7 @@ impl RecoveryState {
         if lock(&store.salvage.rootless).contains(member) {
             return Ok(false);
         }
-        let (remains, wanted) =
-            (DeadSegment { store, member, partition: 0 }, store.layout.magic(store.bucket_count));
+        let (remains, wanted) = (DeadSegment { store, member, partition: 0 }, store.root_magic());
         let mut bytes = vec![0; SEARCH];
         let mut at = 0;
         loop {
@@ -449,12 +448,21 @@ impl RecoveryState {
         Ok(false)
     }
 
+    /// The greatest configuration number that any member can have computed under this
+    /// view: any number of living members may be leaving without this member having heard of
+    /// it.
+    fn latest_number(&self, op: &RecordOp<'_>) -> OpResult<u64> {
+        let view = self.view(op.epoch).ok_or(OpError::Again)?;
+        let dead = view.dead.iter().count() as u64;
+        Ok((1 + 2 * dead + view.living().count() as u64).min(CONFIG_NUMBER_MAX))
+    }
+
     /// *find_source*: the replica that was complete and died last.
     fn source<'a>(
         &'a self,
         op: &RecordOp<'_>,
         partition: usize,
-        config_number: u64,
+        latest: u64,
     ) -> OpResult<Source<'a>> {
         let store = self;
         let view = store.view(op.epoch).ok_or(OpError::Again)?;
@@ -486,7 +494,7 @@ impl RecoveryState {
                 return Ok(Source::Unknown);
             };
             match state.phase() {
-                Phase::Complete if state.configuration() < config_number => {
+                Phase::Complete if state.configuration() <= latest => {
                     return Ok(Source::DeadSegment(remains));
                 }
                 // A replica from the beginning was complete ever since, so its state word is
@@ -533,7 +541,8 @@ impl RecoveryState {
                 false => Err(OpError::Again),
             }
         };
-        let remains = match self.source(op, partition, config_number)? {
+        let latest = self.latest_number(op)?;
+        let remains = match self.source(op, partition, latest)? {
             Source::DeadSegment(remains) => Some(remains),
             Source::Never => None,
             Source::Unknown => return give_up("no source"),
@@ -543,12 +552,12 @@ impl RecoveryState {
         let begun = lock(&store.salvage.begun).get(&partition).copied();
         let mut position = position;
         if begun != Some(from) {
-            op.make_index(partition)?;
+            op.renew_index(partition)?;
             lock(&store.salvage.begun).insert(partition, from);
             position = 0;
         }
         if let Some(remains) = remains {
-            match self.copy_dead_segment(op, &remains, config_number, position)? {
+            match self.copy_dead_segment(op, &remains, config_number, latest, position)? {
                 Copied::Until(position) => return Ok(Salvaged::Until(position)),
                 Copied::All => {}
                 Copied::Damaged(why) => return give_up(why),
@@ -572,6 +581,7 @@ impl RecoveryState {
         op: &RecordOp<'_>,
         remains: &DeadSegment<'_>,
         config_number: u64,
+        latest: u64,
         position: usize,
     ) -> OpResult<Copied> {
         let store = self;
@@ -584,7 +594,7 @@ impl RecoveryState {
             };
             records += found.len();
             for found in found {
-                self.salvage_record(op, &config, remains, &found)?;
+                self.salvage_record(op, &config, remains, latest, &found)?;
             }
             if records >= PIECE_RECORDS {
                 end = bucket + 1;
@@ -595,7 +605,7 @@ impl RecoveryState {
             return Ok(Copied::Until(end));
         }
         // *raise_floor*.
-        let Some(floor) = remains.floor(config_number)? else {
+        let Some(floor) = remains.floor(latest)? else {
             return Ok(Copied::Damaged("the version floor is invalid"));
         };
         op.raise_floor(store.me(), remains.partition, floor)?;
@@ -608,14 +618,20 @@ impl RecoveryState {
         op: &RecordOp<'_>,
         config: &Configuration,
         remains: &DeadSegment<'_>,
+        latest: u64,
         found: &Found,
     ) -> OpResult<()> {
         let (store, me) = (self, self.me());
         let (partition, config_number) = (remains.partition, config.config_number);
         let key = self.any_key_ref(&found.key);
-        let (block, value) = match remains.version(found, config_number)? {
+        // A tombstone with a later incarnation than the partition belongs to a key whose damage was
+        // accepted. It stays a version, and does not raise the floor to its own incarnation.
+        let incarnation = remains.floor(latest)?.unwrap_or_default() >> INCARNATION_SHIFT;
+        let (block, value) = match remains.version(found, latest)? {
             Kept::Nothing => return Ok(()),
-            Kept::Version(block, _) if block.is_deleted => {
+            Kept::Version(block, _)
+                if block.is_deleted && block.counter >> INCARNATION_SHIFT <= incarnation =>
+            {
                 op.raise_floor(me, partition, block.counter)?;
                 // An interrupted salvage may have copied an earlier version.
                 if let Some((word, head)) = op.find(config, config.primary, &key)? {
@@ -682,12 +698,12 @@ impl RecoveryState {
             return;
         }
         self.record_damage(partition);
-        let note = Message::Damaged { partition: partition as u64 }.encode();
+        let note = Message::Damaged { partition: partition as u64 };
         let view = self.current_view();
         for member in view.living().filter(|&member| member != job.me()) {
             // If this member dies before the message arrives, the next member that repairs or
             // salvages the partition sends it again.
-            let _ = job.send(member, PORT, &note);
+            let _ = self.send(member, &note);
         }
     }
 
@@ -722,5 +738,67 @@ impl RecoveryState {
         }
         let owner = self.me();
         op.replace(config, key, before, &[], VersionAttributes::plain(true, owner)).map(|_| ())
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{self, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// Three members are leaving, of which the salvager has not heard. The head words in the dead
+    /// segment have a later configuration number than the salvager computes. Nothing is damaged.
+    #[test]
+    fn records_of_a_later_configuration_are_salvaged() {
+        for seed in 0..60 {
+            let stage = Rc::new(Cell::new(0));
+            let mut plan = SimOptions::new(6, seed);
+            plan.keeps_dead_segments = true;
+            // With failure domains every leaver counts in the configuration number.
+            plan.domains = (0..6).map(|member| format!("host{member}")).collect();
+            let report = sim::run(&plan, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(64).expected_keys(64);
+                let store = Store::open(&job, options.salvage(true)).expect("open");
+                let [victim, salvager, driver] = [0, 1, 2].map(MemberId);
+                let is_right = |key: &Vec<u8>| {
+                    let partition = store.partition_of(key).expect("a key");
+                    store.state.placement.preference(partition)[..2] == [victim, salvager]
+                };
+                let names = (0..5000).map(|number| format!("key/{number}").into_bytes());
+                let key = names.into_iter().find(is_right).expect("some key");
+                let hear = || {
+                    (3..6).map(MemberId).for_each(|member| store.state.record_leaver(member));
+                };
+                if job.me() == driver {
+                    store.put(&key, b"before").expect("put");
+                    hear();
+                    store.put(&key, b"after").expect("put");
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    stage.set(1);
+                }
+                if job.me() == salvager {
+                    nap(&job, "the death", || !job.view().is_living(victim));
+                    job.sleep(Duration::from_millis(1));
+                    hear();
+                }
+                if job.me() != victim {
+                    nap(&job, "the death", || stage.get() == 1);
+                    job.sleep(Duration::from_millis(50));
+                    hear();
+                    let found = store.get(&key).expect("not damaged").expect("there");
+                    assert_eq!(found.bytes(), b"after");
+                } else {
+                    nap(&job, "its death", || false);
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
     }
 }

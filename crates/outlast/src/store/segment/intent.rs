@@ -5,7 +5,7 @@
 //! docs/protocol/transactions.md says how the transaction protocol uses them, and
 //! docs/protocol/coordinated-recovery.md how a coordinated recovery does.
 
-use crate::engine::{MemberId, MemberSet};
+use crate::engine::{Epoch, MemberId, MemberSet};
 use crate::store::key_rules::RESERVED;
 use crate::store::value::Version;
 
@@ -65,14 +65,18 @@ pub(in crate::store) struct Intent {
     pub(in crate::store) nonce: u64,
     pub(in crate::store) state: IntentState,
     /// The number of failed attempts of the transaction.
-    pub(in crate::store) rank: u32,
+    pub(in crate::store) attempts: u32,
+    /// The epoch from before the intent was written first: all keys were locked under this view or
+    /// a later view.
+    pub(in crate::store) epoch: Epoch,
     /// The attempt at a coordinated recovery to which the intent is joined, or 0.
     pub(in crate::store) recovery: u64,
     /// Every key that may have a provisional version of this transaction.
     pub(in crate::store) keys: Vec<Vec<u8>>,
 }
 
-/// The length of the head of an intent record: nonce, state and failed attempts, number of keys.
+/// The length of the head of an intent record: nonce; state, failed attempts and epoch; number of
+/// keys.
 pub(in crate::store) const INTENT_HEAD: usize = 24;
 
 /// The word with this index, or `None` if the bytes end before it.
@@ -82,7 +86,8 @@ fn word(bytes: &[u8], index: usize) -> Option<u64> {
 
 impl Intent {
     pub(in crate::store) fn encode(&self) -> Vec<u8> {
-        let state = u64::from(self.rank) << 8 | self.state as u64;
+        // An epoch counts dead members, so it has fewer than 24 bits.
+        let state = self.epoch.0 << 40 | u64::from(self.attempts) << 8 | self.state as u64;
         // The vector is allocated with its final length, as in `Provisional::encode`: growing it
         // costs more than filling it.
         let len = INTENT_HEAD + 8 + self.keys.iter().map(|key| 2 + key.len()).sum::<usize>();
@@ -110,8 +115,9 @@ impl Intent {
             5 => IntentState::Joined,
             _ => return None,
         };
-        let rank = (word(bytes, 1)? >> 8) as u32;
-        Some(Intent { nonce: word(bytes, 0)?, state, rank, recovery: 0, keys: Vec::new() })
+        let (attempts, epoch) = ((word(bytes, 1)? >> 8) as u32, Epoch(word(bytes, 1)? >> 40));
+        let nonce = word(bytes, 0)?;
+        Some(Intent { nonce, state, attempts, epoch, recovery: 0, keys: Vec::new() })
     }
 
     /// Decodes a record. Returns `None` if no transaction wrote these bytes.
@@ -344,8 +350,14 @@ mod tests {
             IntentState::Joined,
         ] {
             let recovery = if state == IntentState::Joined { u64::MAX - 9 } else { 0 };
-            let intent =
-                Intent { nonce: u64::MAX - 3, state, rank: 70_000, recovery, keys: keys.clone() };
+            let intent = Intent {
+                nonce: u64::MAX - 3,
+                state,
+                attempts: 70_000,
+                epoch: Epoch(4095),
+                recovery,
+                keys: keys.clone(),
+            };
             let bytes = intent.encode();
             assert_eq!(Intent::decode(&bytes), Some(intent.clone()));
             assert_eq!(

@@ -89,8 +89,10 @@ impl Root {
 
     /// The value of the root magic. By it a salvager finds the root of a member that died before it
     /// could tell the offset.
-    pub(in crate::store) fn magic(self, buckets: usize) -> u64 {
-        0x6f75_746c_6173_7421 ^ (self.partitions as u64) << 32 ^ buckets as u64
+    /// `opening` tells the openings of all stores of the job apart; it is 0 for the first opening
+    /// of the store without a name.
+    pub(in crate::store) fn magic(self, buckets: usize, opening: u64) -> u64 {
+        0x6f75_746c_6173_7421 ^ (self.partitions as u64) << 32 ^ buckets as u64 ^ opening
     }
 
     pub(in crate::store) fn participant(self, participant: usize) -> u64 {

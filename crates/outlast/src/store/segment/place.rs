@@ -17,7 +17,13 @@ pub(in crate::store) struct Place(pub(in crate::store) u64);
 
 impl Place {
     pub(in crate::store) fn new(replica: MemberId, class: usize, offset: u64) -> Place {
-        Place((u64::from(replica.0) << CLASS_BITS | class as u64) << 40 | offset >> 4)
+        Place(Place::kind_of(replica, class) << 40 | offset >> 4)
+    }
+
+    /// The kind of the blocks of a replica and class; see [`Place::kind`].
+    #[inline(always)]
+    pub(in crate::store) fn kind_of(replica: MemberId, class: usize) -> u64 {
+        u64::from(replica.0) << CLASS_BITS | class as u64
     }
 
     /// The location of a block of this kind; see [`Place::kind`].

@@ -3,10 +3,11 @@
 //! A call whose *apply* or *roll_back* fails leaves its transaction to the background of this
 //! member. The intents of dead members are ended by the background of their heir.
 
-use crate::engine::{MemberId, Time, View};
+use crate::engine::{Epoch, MemberId, Time, View};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::placement::heir::heir;
+use crate::store::record::visibility::Reader;
 use crate::store::record::write::Change;
 use crate::store::segment::intent::{Intent, IntentId, IntentState, intent_key};
 use crate::store::steps::{self, within};
@@ -20,6 +21,16 @@ pub(in crate::store::tx) const LATER: Duration = Duration::from_millis(100);
 
 /// If the keys of an ended intent have more bytes than this, a short intent replaces it.
 const SHORT: usize = 1024;
+
+/// What *apply* did.
+pub(in crate::store) struct Applied {
+    /// For each key whether this call has put the new value in the place of the provisional
+    /// version. If not, another member has applied the key, or has rolled it back because the
+    /// intent was lost and its loss accepted; or the key itself was lost.
+    pub(in crate::store::tx) by_this_call: Vec<bool>,
+    /// Whether all keys were visited, or why not.
+    pub(in crate::store::tx) ended: StoreResult<()>,
+}
 
 impl TxState {
     /// Ends a transaction of this member, by *apply*, or by *abort* and *roll_back*. If that fails,
@@ -36,20 +47,34 @@ impl TxState {
         is_joined: bool,
     ) {
         let ended = match is_committed {
-            Some(true) => self.apply(id, &keys).map(drop),
+            Some(true) => self.apply(id, &keys).ended,
             _ => self.conclude(id, &keys),
         };
         self.end(slot, id, keys, ended, is_joined);
     }
 
-    /// *apply* at all keys of a committed transaction. Returns whether this call applied every key.
-    /// If not, another member has applied a key, or has rolled it back because the intent was lost
-    /// and its loss accepted.
-    pub(in crate::store) fn apply(&self, id: IntentId, keys: &[Vec<u8>]) -> StoreResult<bool> {
+    /// *apply* at all keys of a committed transaction. A replica without room holds up no other
+    /// key. A replica that does not answer ends the step, since the call may wait for no other.
+    pub(in crate::store) fn apply(&self, id: IntentId, keys: &[Vec<u8>]) -> Applied {
+        let mut applied = Applied { by_this_call: vec![false; keys.len()], ended: Ok(()) };
         if mutant("tx-drop-intent") {
-            return Ok(true);
+            return applied;
         }
-        keys.iter().try_fold(true, |is_whole, key| Ok(self.resolve(key, id, true)? && is_whole))
+        for (key, by_this_call) in keys.iter().zip(&mut applied.by_this_call) {
+            match self.resolve(key, id, true) {
+                Ok(is_applied) => *by_this_call = is_applied,
+                Err(error) => {
+                    let is_full = matches!(error, StoreError::OutOfMemory { .. });
+                    if applied.ended.is_ok() || !is_full {
+                        applied.ended = Err(error);
+                    }
+                    if !is_full {
+                        break;
+                    }
+                }
+            }
+        }
+        applied
     }
 
     /// *release*, if all keys were applied or rolled back. Otherwise the background tries again.
@@ -80,7 +105,8 @@ impl TxState {
             let empty = Intent {
                 nonce: 0,
                 state: IntentState::Aborted,
-                rank: 0,
+                attempts: 0,
+                epoch: Epoch(0),
                 recovery: 0,
                 keys: Vec::new(),
             };
@@ -207,7 +233,7 @@ impl TxState {
     fn end_orphaned_intent(&self, member: MemberId, slot: u32) -> StoreResult<()> {
         let _step = within(steps::Step::TxRelease);
         let key = intent_key(member, slot);
-        let found = self.run(|op| self.look_in(op, &self.any_key_ref(&key), true))?;
+        let found = self.run(|op| self.look_in(op, Reader::Any, &self.any_key_ref(&key), true))?;
         let Some(value) = found.value else { return Ok(()) };
         if let Some(intent) = Intent::decode(value.bytes()) {
             self.conclude(IntentId { member, slot, nonce: intent.nonce }, &intent.keys)?;

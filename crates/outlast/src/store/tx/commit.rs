@@ -2,7 +2,7 @@
 //!
 //! *apply* and *release* follow in [`super::resolve`] and [`super::cleanup`].
 
-use crate::engine::MemberId;
+use crate::engine::{Epoch, MemberId};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
@@ -12,17 +12,17 @@ use crate::store::record::key::KeyRef;
 use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
-use crate::store::record::visibility::blocked;
+use crate::store::record::visibility::{Reader, blocked};
 use crate::store::record::write::{Change, VersionAttributes};
 use crate::store::segment::intent::{
-    Intent, IntentId, IntentState, New, ObservedVersion, Provisional, intent_key,
+    Intent, IntentId, IntentState, New, ObservedVersion, Provisional, RecoveryDecision, intent_key,
 };
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::steps::{self, within};
-use crate::store::tx::cleanup::LATER;
+use crate::store::tx::cleanup::{Applied, LATER};
 use crate::store::tx::state::{Committing, TxState};
 use crate::store::tx::transaction::{
-    Active, BROKEN, COMMITTED, FAILED, Transaction, Versions, Write,
+    Active, BROKEN, COMMITTED, FAILED, LockedKeys, Transaction, Versions, Write,
 };
 use crate::store::value::{Value, Version};
 use std::collections::BTreeSet;
@@ -33,9 +33,11 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub(in crate::store) struct Attempt {
     /// The number of failed attempts before it.
-    pub(in crate::store) rank: u32,
+    pub(in crate::store) attempts: u32,
     /// The attempt at a coordinated recovery that the transaction is joined to.
     pub(in crate::store) recovery: Option<u64>,
+    /// The transaction as a reader.
+    pub(in crate::store) reader: Reader,
 }
 
 /// What a transaction has read of a key. The value is `None` if the key does not exist.
@@ -60,7 +62,6 @@ impl Transaction {
         }
         let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
         self.announce(&keys)?;
-        let began = self.state.job.epoch();
         let (versions, locked) = self.lock_writes(&keys)?;
         let inner = &self.state;
         let active = self.active.as_mut().expect("just announced");
@@ -73,7 +74,8 @@ impl Transaction {
             let intent = Intent {
                 nonce: active.id.nonce,
                 state: IntentState::Validating,
-                rank: self.rank,
+                attempts: self.attempts,
+                epoch: active.epoch,
                 recovery: 0,
                 keys: active.keys.iter().cloned().collect(),
             };
@@ -87,19 +89,8 @@ impl Transaction {
                 return Err(StoreError::Aborted);
             }
         }
-        self.check_held()?;
-        let (id, version, is_whole) = self.decide(committing)?;
-        // The partition of a key can have been lost, and its loss accepted, while the key was
-        // locked. Then the new value is gone with the provisional version, and the call must not
-        // return `Ok`. The partition of the intent can have been lost, too. Then an operation that
-        // met a key before *apply* has rolled it back.
-        let inner = &self.state;
-        if inner.job.epoch() != began {
-            locked.iter().try_for_each(|(key, version)| inner.check_incarnation(key, *version))?;
-            if !is_whole {
-                inner.check_incarnation(&intent_key(id.member, id.slot), version)?;
-            }
-        }
+        self.check_locks(&locked)?;
+        self.decide(committing, &locked)?;
         self.versions = versions;
         Ok(())
     }
@@ -108,12 +99,14 @@ impl Transaction {
     fn announce(&mut self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<()> {
         let inner = &self.state;
         let _step = within(steps::Step::TxIntent);
-        let (slot, id, mut all, expected) = match self.active.take() {
+        let (slot, id, epoch, mut all, expected) = match self.active.take() {
             Some(active) if keys.is_subset(&active.keys) => {
                 self.active = Some(active);
                 return Ok(());
             }
-            Some(active) => (active.slot, active.id, active.keys, Some(active.version)),
+            Some(active) => {
+                (active.slot, active.id, active.epoch, active.keys, Some(active.version))
+            }
             None => {
                 let slot = inner.take_slot()?;
                 let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
@@ -122,20 +115,20 @@ impl Transaction {
                     .transactions
                     .joined
                     .fetch_add(u64::from(self.recovery.is_some()), Ordering::SeqCst);
-                (slot, id, BTreeSet::new(), None)
+                (slot, id, inner.job.epoch(), BTreeSet::new(), None)
             }
         };
         let former: Vec<Vec<u8>> = all.iter().cloned().collect();
         all.extend(keys.iter().cloned());
         let mut slot = slot;
-        let intent = self.intent(id, &all, IntentState::Pending);
+        let intent = self.intent(id, epoch, &all, IntentState::Pending);
         let intent = match self.recovery {
             None => intent,
             Some(recovery) => Intent { state: IntentState::Joined, recovery, ..intent },
         };
         match inner.write_intent(id, &mut slot.cached, expected, &intent) {
             Ok(version) => {
-                self.active = Some(Active { slot, id, version, keys: all });
+                self.active = Some(Active { slot, id, epoch, version, keys: all });
                 Ok(())
             }
             Err(error) => {
@@ -153,15 +146,22 @@ impl Transaction {
     }
 
     /// The intent of this transaction, with these keys, in this state.
-    fn intent(&self, id: IntentId, keys: &BTreeSet<Vec<u8>>, state: IntentState) -> Intent {
+    fn intent(
+        &self,
+        id: IntentId,
+        epoch: Epoch,
+        keys: &BTreeSet<Vec<u8>>,
+        state: IntentState,
+    ) -> Intent {
         let keys = keys.iter().cloned().collect();
-        Intent { nonce: id.nonce, state, rank: self.rank, recovery: 0, keys }
+        Intent { nonce: id.nonce, state, attempts: self.attempts, epoch, recovery: 0, keys }
     }
 
     /// *lock*, for all keys that the transaction changes. Returns the keys with their new versions,
     /// first without and then with the deleted keys.
-    fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, Versions)> {
+    fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, LockedKeys)> {
         let inner = &self.state;
+        let since = inner.job.epoch();
         let active = self.active.as_ref().expect("announced");
         let (mut versions, mut locked) = (Vec::new(), Vec::new());
         for key in in_order(keys) {
@@ -187,7 +187,7 @@ impl Transaction {
                 None => return Err(StoreError::Aborted),
             }
         }
-        Ok((versions, locked))
+        Ok((versions, LockedKeys { since, keys: locked }))
     }
 
     /// *intent* and *lock* before the closure runs, for keys of which it is not known yet what the
@@ -197,7 +197,7 @@ impl Transaction {
             return Ok(());
         }
         self.announce(&keys)?;
-        let began = self.state.job.epoch();
+        let since = self.state.job.epoch();
         let active = self.active.as_ref().expect("just announced");
         let mut held = Vec::new();
         for key in in_order(&active.keys) {
@@ -205,7 +205,7 @@ impl Transaction {
             let locked = self.state.lock_key(self.attempt(), key, active.id, None, lock, &[])?;
             held.extend(locked.map(|version| (key.clone(), version)));
         }
-        self.held = Some((began, held));
+        self.held = Some(LockedKeys { since, keys: held });
         Ok(())
     }
 
@@ -229,28 +229,28 @@ impl Transaction {
             return Ok(true);
         }
         let result = self.look_again(|_| true);
-        self.noted(result)
+        self.record_timeout(result)
     }
 
-    /// Returns an error if a key that was locked before the closure ran, and that the closure only
-    /// read, was lost since. Other operations may have changed that key.
-    fn check_held(&self) -> StoreResult<()> {
-        let inner = &self.state;
-        let held = self
-            .held
-            .iter()
-            .filter(|(began, _)| *began != inner.job.epoch())
-            .flat_map(|(_, held)| held);
-        held.filter(|(key, _)| self.reads.contains_key(key) && !self.writes.contains_key(key))
+    /// Returns an error if a key that the transaction has locked was lost since: a key that it
+    /// changes, or a key that was locked before the closure ran and that the closure only read. No
+    /// change has taken effect yet.
+    fn check_locks(&self, locked: &LockedKeys) -> StoreResult<()> {
+        let (inner, epoch) = (&self.state, self.state.job.epoch());
+        let held = self.held.iter().filter(|held| held.since != epoch);
+        let read = held
+            .flat_map(|held| &held.keys)
+            .filter(|(key, _)| self.reads.contains_key(key) && !self.writes.contains_key(key));
+        let changed = Some(locked).into_iter().filter(|locked| locked.since != epoch);
+        read.chain(changed.flat_map(|locked| &locked.keys))
             .try_for_each(|(key, version)| inner.check_incarnation(key, *version))
     }
 
-    /// *commit*, *apply* and *release*. Returns the intent, its version, and whether this call
-    /// applied every key itself.
-    fn decide(&mut self, committing: Committing) -> StoreResult<(IntentId, Version, bool)> {
-        let Active { mut slot, id, version, keys } = self.active.take().expect("announced");
+    /// *commit*, *apply* and *release*.
+    fn decide(&mut self, committing: Committing, locked: &LockedKeys) -> StoreResult<()> {
+        let Active { mut slot, id, epoch, version, keys } = self.active.take().expect("announced");
         let inner = &self.state;
-        let intent = self.intent(id, &keys, IntentState::Committed);
+        let intent = self.intent(id, epoch, &keys, IntentState::Committed);
         let keys: Vec<Vec<u8>> = intent.keys.clone();
         if mutant("tx-apply-early") {
             let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true).map(drop));
@@ -262,9 +262,9 @@ impl Transaction {
             Ok(version) => {
                 drop(committing);
                 let applied = inner.apply(id, &keys);
-                let is_whole = applied == Ok(true);
-                inner.end(slot, id, keys, applied.map(drop), false);
-                Ok((id, version, is_whole))
+                let outcome = inner.check_outcome(id, version, None, locked, &keys, &applied);
+                inner.end(slot, id, keys, applied.ended, false);
+                outcome
             }
             // The outcome is unknown: the write of the intent may still take effect. The background
             // finds it out.
@@ -329,17 +329,28 @@ impl Transaction {
         let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
         if !keys.is_empty() {
             self.announce(&keys)?;
-            self.versions = self.lock_writes(&keys)?.0;
+            let (versions, locked) = self.lock_writes(&keys)?;
+            (self.versions, self.prepared) = (versions, Some(locked));
         }
         if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
     }
 
-    /// Ends the transaction of a coordinated recovery as the recovery decision says.
-    pub(in crate::store) fn end_prepared(&mut self, is_committed: bool) {
-        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
-            self.state.finish(slot, id, keys.into_iter().collect(), Some(is_committed), true);
-        }
+    /// Ends the transaction of a coordinated recovery as the recovery decision says. Returns
+    /// `DataLost` if it is committed and some of its changes were lost before they were applied.
+    pub(in crate::store) fn end_prepared(&mut self, is_committed: bool) -> StoreResult<()> {
         self.over = Some(if is_committed { COMMITTED } else { FAILED });
+        let Some(Active { slot, id, version, keys, .. }) = self.active.take() else {
+            return Ok(());
+        };
+        let (inner, keys) = (&self.state, keys.into_iter().collect());
+        let Some(locked) = self.prepared.take().filter(|_| is_committed) else {
+            inner.finish(slot, id, keys, Some(is_committed), true);
+            return Ok(());
+        };
+        let applied = inner.apply(id, &keys);
+        let outcome = inner.check_outcome(id, version, self.recovery, &locked, &keys, &applied);
+        inner.end(slot, id, keys, applied.ended, true);
+        outcome
     }
 
     /// Leaves the end of a coordinated recovery's transaction to the background, because the
@@ -379,11 +390,11 @@ impl TxState {
         wants_value: bool,
     ) -> StoreResult<Observation> {
         let key = self.key_ref(key)?;
-        self.run_as(by.rank, |op| {
+        self.run_as(by.attempts, |op| {
             if by.recovery.is_none() {
                 self.check_gate(op.epoch)?;
             }
-            self.look_in(op, &key, wants_value)
+            self.look_in(op, by.reader, &key, wants_value)
         })
     }
 
@@ -399,7 +410,7 @@ impl TxState {
     ) -> StoreResult<Option<Version>> {
         let _step = within(steps::Step::TxLock);
         let key = self.key_ref(key)?;
-        self.run_as(by.rank, |op| {
+        self.run_as(by.attempts, |op| {
             self.lock_key_in(op, &key, by.recovery, id, seen, &new, new_bytes)
         })
     }
@@ -427,7 +438,8 @@ impl TxState {
         }
         let config = op.config(key.partition)?;
         let primary = config.primary_member();
-        let before = op.find_reconciled(config, key, None, false)?;
+        let mut cached = op.known_location(config, key)?;
+        let before = op.find_predecessor(config, key, cached.as_mut())?;
         let (old, old_owner, value) = match before.found() {
             None => (absent(config, op.floor(primary, key.partition)?), self.me(), Vec::new()),
             Some((_, block)) if block.is_deleted => {
@@ -476,6 +488,7 @@ impl TxState {
             is_above_floor: new == New::Deleted,
         };
         let written = op.replace(config, key, before, &bytes, attributes)?;
+        cached.iter().for_each(|cached| self.key_locations.note(key, cached));
         Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
     }
 
@@ -483,17 +496,18 @@ impl TxState {
     pub(in crate::store::tx) fn look_in(
         &self,
         op: &mut RecordOp<'_>,
+        reader: Reader,
         key: &KeyRef<'_>,
         wants_value: bool,
     ) -> OpResult<Observation> {
         let config = op.config(key.partition)?;
         let primary = config.primary_member();
-        let (mut found, mut floor) = (self.find_visible(op, config, key)?, 0);
+        let (mut found, mut floor) = (self.find_visible(op, reader, config, key)?, 0);
         if found.is_none_or(|(_, block)| block.is_deleted) {
             // The version floor is loaded before the key: a version of a key that is made and
             // deleted after that is above the floor.
             floor = op.floor(primary, key.partition)?;
-            found = self.find_visible(op, config, key)?;
+            found = self.find_visible(op, reader, config, key)?;
         }
         let seen = match found.filter(|(_, block)| !block.is_deleted) {
             Some((offset, block)) => {
@@ -524,6 +538,7 @@ impl TxState {
     fn find_visible(
         &self,
         op: &RecordOp<'_>,
+        reader: Reader,
         config: &Configuration,
         key: &KeyRef<'_>,
     ) -> OpResult<Option<(u64, Block)>> {
@@ -531,7 +546,7 @@ impl TxState {
             return Ok(None);
         };
         let block = op.read_block(config.primary_member(), offset)?;
-        op.visible(config, key, offset, &block).map(Some)
+        op.visible_to(reader, config, key, offset, &block).map(Some)
     }
 }
 
@@ -583,6 +598,9 @@ impl TxState {
         let key = intent_key(id.member, id.slot);
         let key = self.key_ref(&key)?;
         let bytes = intent.encode();
+        if let Some(version) = self.write_own_mapped(&key, cached, &bytes, expected)? {
+            return Ok(version);
+        }
         let written = self.write_cached(&key, cached, false, |current, _| {
             let found = current.map(|current| current.version);
             if expected.is_some() && expected != found {
@@ -593,6 +611,55 @@ impl TxState {
         Ok(written.expect("a put changes the key"))
     }
 
+    /// After *apply*: returns an error if a change of a committed transaction was lost, or may have
+    /// been lost. The partition of a key can have been lost, and its loss accepted, while the key
+    /// was locked. Then the new value is gone with the provisional version. The partition of the
+    /// intent can have been lost, too. Then an operation that met a key before *apply* has rolled
+    /// it back. In a coordinated recovery (`recovery`) this holds for the recovery decision as
+    /// well.
+    ///
+    /// A key at which this call has replaced the provisional version itself was not lost before the
+    /// decision, so no answer about it is needed. No key needs a check if the view is unchanged and
+    /// each primary has answered since the decision: a primary with a newer view refuses to answer.
+    pub(in crate::store::tx) fn check_outcome(
+        &self,
+        id: IntentId,
+        intent_version: Version,
+        recovery: Option<u64>,
+        locked: &LockedKeys,
+        keys: &[Vec<u8>],
+        applied: &Applied,
+    ) -> StoreResult<()> {
+        let is_own =
+            |key: &Vec<u8>| keys.binary_search(key).is_ok_and(|index| applied.by_this_call[index]);
+        let is_changed = self.job.epoch() != locked.since;
+        if applied.ended.is_ok() && !is_changed || mutant("tx-skip-outcome") {
+            return Ok(());
+        }
+        // A replica that has not answered in time is not asked again.
+        let late = applied.ended.as_ref().err();
+        let mut is_there = true;
+        for (key, version) in &locked.keys {
+            match (self.check_version(key, *version, late), is_own(key)) {
+                (Err(error @ StoreError::DataLost { .. }), _) => return Err(error),
+                (_, true) => {}
+                (found, false) => is_there &= found?,
+            }
+        }
+        if is_there {
+            return Ok(());
+        }
+        self.check_version(&intent_key(id.member, id.slot), intent_version, late)?;
+        if let Some(recovery) = recovery {
+            let found = self.recovery_decision()?;
+            if found.is_none_or(|found| found.recovery != recovery || !found.is_committed) {
+                let partition = self.any_key_ref(&RecoveryDecision::key()).partition;
+                return Err(StoreError::DataLost { partition });
+            }
+        }
+        Ok(())
+    }
+
     /// Returns `DataLost` if the key or its partition was lost after this version was made and the
     /// loss was accepted: its incarnation is then greater. If the loss is not accepted yet, the
     /// access to the key returns `DataLost` itself.
@@ -601,24 +668,128 @@ impl TxState {
         key: &[u8],
         version: Version,
     ) -> StoreResult<()> {
+        self.check_version(key, version, None).map(drop)
+    }
+
+    /// Checks as [`TxState::check_incarnation`] does, and returns whether the key has exactly this
+    /// version as a plain version with a value. A key that was rolled back has a restored version
+    /// or a tombstone with an equal version number. If the primary of the key is the member that
+    /// the timeout `late` names, returns that timeout.
+    fn check_version(
+        &self,
+        key: &[u8],
+        version: Version,
+        late: Option<&StoreError>,
+    ) -> StoreResult<bool> {
         let key = self.any_key_ref(key);
-        let counter = self.run(|op| {
+        let found = self.run(|op| {
             let config = op.config(key.partition)?;
             let primary = config.primary_member();
+            if let Some(error @ StoreError::Timeout { member, .. }) = late
+                && *member == primary
+            {
+                return Err(OpError::Fail(error.clone()));
+            }
             // The record is not reconciled first, because a full replica may have no room for that.
             // Whichever version the primary names was made in the current incarnation of the key.
             let found = op.find(config, config.primary, &key)?.and_then(|(_, head)| head.offset());
-            let counter = match found {
-                Some(offset) => op.read_block(primary, offset)?.counter,
-                // The floor decides only if there is no version: the loss of other keys has raised
-                // it, too.
-                None => op.floor(primary, key.partition)?,
+            let found = match found {
+                Some(offset) => {
+                    let block = op.read_block(primary, offset)?;
+                    let is_there = block.kind == Kind::Plain
+                        && !block.is_deleted
+                        && block.version() == version;
+                    (block.counter, is_there)
+                }
+                // The floor has the incarnation of the partition. A key with a later incarnation,
+                // because it was damaged, always has a version.
+                None => (op.floor(primary, key.partition)?, false),
             };
-            if op.is_current() { Ok(counter) } else { Err(OpError::Again) }
+            if op.is_current() { Ok(found) } else { Err(OpError::Again) }
         })?;
+        let (counter, is_there) = found;
         if counter >> INCARNATION_SHIFT > version.counter >> INCARNATION_SHIFT {
             return Err(StoreError::DataLost { partition: key.partition });
         }
-        Ok(())
+        Ok(is_there)
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::engine::{Fault, Time};
+    use crate::job::Job;
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// Over a network, the only replica of a locked key dies, and the loss is accepted. The
+    /// committer has not heard of it, and commits. *apply* does not come to that key, because it
+    /// times out at another replica, which is stopped. The commit does not succeed.
+    #[test]
+    fn a_lost_change_is_not_acknowledged_though_apply_timed_out() {
+        let ignorant = Rc::new(Cell::new(0));
+        for seed in 0..200 {
+            let (stage, ignorant) = (Rc::new(Cell::new(0)), ignorant.clone());
+            let mut plan = SimOptions::new(5, seed).link(Link::Network);
+            plan.time_limit = Duration::from_secs(1);
+            plan.detection = Duration::from_millis(1)..=Duration::from_secs(20);
+            let report = sim::run(&plan, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(64).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let intent_of = |member: MemberId| store.replicas_of(&intent_key(member, 0))[0];
+                let members = || (0..5).map(MemberId);
+                let committer = members().find(|&one| intent_of(one) != one).expect("some member");
+                let others: Vec<MemberId> = members()
+                    .filter(|one| ![committer, intent_of(committer)].contains(one))
+                    .collect();
+                let [stopped, victim, witness] = others[..] else { panic!("{others:?}") };
+                let names = || (0..1000).map(|number| format!("key/{number}").into_bytes());
+                let preference = |key: &Vec<u8>| {
+                    let partition = store.partition_of(key).expect("a key");
+                    store.state.placement.preference(partition)
+                };
+                let lost = names().find(|key| preference(key)[..2] == [victim, witness]);
+                let lost = lost.expect("some key");
+                // *apply* takes the keys in their order.
+                let first = names().find(|key| preference(key)[0] == stopped && *key < lost);
+                let first = first.expect("some key");
+                if job.me() == committer {
+                    let mut tx = store.begin();
+                    let keys: BTreeSet<Vec<u8>> = [&first, &lost].into_iter().cloned().collect();
+                    keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                    tx.announce(&keys).expect("announced");
+                    let (_, locked) = tx.lock_writes(&keys).expect("locked");
+                    stage.set(1);
+                    nap(&job, "the acceptance", || stage.get() == 2);
+                    let committing = Committing::begin(&tx.state, false).expect("begun");
+                    let committed = tx.decide(committing, &locked);
+                    let is_known = !job.view().is_living(victim);
+                    assert!(committed.is_err(), "seed {seed}, known: {is_known}");
+                    ignorant.set(ignorant.get() + u32::from(!is_known));
+                    stage.set(3);
+                } else if job.me() == witness {
+                    nap(&job, "the locks", || stage.get() == 1);
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    let partition = store.partition_of(&lost).expect("a key");
+                    store.accept_loss_of(&[partition]).expect("accepted");
+                    stage.set(2);
+                } else if job.me() == victim {
+                    nap(&job, "its death", || false);
+                }
+                nap(&job, "the committer", || stage.get() == 3);
+                if job.me() == witness {
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                }
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+        assert!(ignorant.get() > 5, "{}", ignorant.get());
     }
 }

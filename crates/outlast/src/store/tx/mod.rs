@@ -27,7 +27,7 @@
 //! The *committer* is the member that runs a transaction. A key is *locked* while its current
 //! version is a provisional version. The *observed version* is what a transaction records of a key
 //! that it read. The *failed attempts* of a transaction are the attempts that did not commit; the
-//! field `rank` counts them. The *heir* of a dead member ends its *orphaned intents*. The page
+//! field `attempts` counts them. The *heir* of a dead member ends its *orphaned intents*. The page
 //! below defines the other words.
 //!
 //! # Invariants

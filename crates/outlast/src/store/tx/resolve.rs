@@ -10,7 +10,7 @@ use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{Blocked, Blocker, OpError, OpResult};
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
-use crate::store::record::visibility::IntentStanding;
+use crate::store::record::visibility::{IntentStanding, Reader};
 use crate::store::record::write::{Change, VersionAttributes};
 use crate::store::segment::intent::{
     Intent, IntentId, IntentState, RecoveryDecision, encode_restored, intent_key,
@@ -31,13 +31,13 @@ const DOUBLINGS: u32 = 9;
 const LOOK: Duration = Duration::from_micros(20);
 
 impl TxState {
-    /// Removes a transaction that blocks a call, or waits a little for its end. `rank` is the
+    /// Removes a transaction that blocks a call, or waits a little for its end. `attempts` is the
     /// number of failed attempts of the caller's own transaction, and 0 for other calls.
     #[cold]
     pub(in crate::store) fn clear(
         &self,
         blocker: &Blocker,
-        rank: u32,
+        attempts: u32,
         blocked: &mut Blocked,
     ) -> StoreResult<()> {
         let (job, id) = (&self.job, blocker.id);
@@ -61,7 +61,8 @@ impl TxState {
         let now = job.now();
         // A transaction with failed attempts gets more time, except from a caller with more failed
         // attempts.
-        let doublings = if rank > standing.rank { 0 } else { standing.rank.min(DOUBLINGS) };
+        let doublings =
+            if attempts > standing.attempts { 0 } else { standing.attempts.min(DOUBLINGS) };
         let until = match *blocked {
             Some((other, until)) if other == id => until,
             _ => now.after(PATIENCE * (1 << doublings)),
@@ -138,7 +139,7 @@ impl TxState {
     /// The decision about the last attempt at a coordinated recovery, if there was an attempt.
     pub(in crate::store) fn recovery_decision(&self) -> StoreResult<Option<RecoveryDecision>> {
         let key = RecoveryDecision::key();
-        let found = self.run(|op| self.look_in(op, &self.any_key_ref(&key), true))?;
+        let found = self.run(|op| self.look_in(op, Reader::Any, &self.any_key_ref(&key), true))?;
         Ok(found.value.and_then(|value| RecoveryDecision::decode(value.bytes())))
     }
 
@@ -223,7 +224,8 @@ impl TxState {
         }
         let config = op.config(key.partition)?;
         let primary = config.primary_member();
-        let before = op.find_reconciled(config, key, None, false)?;
+        let mut cached = op.known_location(config, key)?;
+        let before = op.find_predecessor(config, key, cached.as_mut())?;
         let Some((offset, block)) =
             before.found().filter(|(_, block)| block.kind == Kind::Provisional)
         else {
@@ -267,7 +269,9 @@ impl TxState {
                 (bytes, attributes(Kind::Restored, false, found.old_owner))
             }
         };
-        op.replace(config, key, before, &bytes, attributes).map(|_| true)
+        op.replace(config, key, before, &bytes, attributes)?;
+        cached.iter().for_each(|cached| self.key_locations.note(key, cached));
+        Ok(true)
     }
 
     /// Reads a range of a replica's segment.
@@ -306,10 +310,10 @@ impl TxState {
         offset: u64,
         block: &Block,
     ) -> OpResult<(u64, Block)> {
-        match op.visible_as(config, key, offset, block, true) {
+        match op.visible_to(Reader::Cut, config, key, offset, block) {
             Err(OpError::Blocked(blocker)) => {
                 self.abort_intent(blocker.id)?;
-                op.visible_as(config, key, offset, block, true)
+                op.visible_to(Reader::Cut, config, key, offset, block)
             }
             other => other,
         }

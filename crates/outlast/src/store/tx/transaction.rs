@@ -4,7 +4,9 @@ use crate::engine::Epoch;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::key_rules::check_key;
 use crate::store::placement::mix;
+use crate::store::record::visibility::Reader;
 use crate::store::segment::intent::IntentId;
+use crate::store::segment::layout::{class_of, value_start};
 use crate::store::tx::commit::{Attempt, Observation};
 use crate::store::tx::state::{IntentSlot, TxState};
 use crate::store::value::{Expect, Value, Version};
@@ -26,6 +28,13 @@ const BACK_OFF_DOUBLINGS: u32 = 9;
 /// Keys with their versions.
 pub(in crate::store) type Versions = Vec<(Vec<u8>, Version)>;
 
+/// Keys that a transaction has locked, with the versions that *lock* returned.
+pub(in crate::store) struct LockedKeys {
+    /// The epoch from before the first lock.
+    pub(in crate::store) since: Epoch,
+    pub(in crate::store) keys: Versions,
+}
+
 /// What a transaction makes of a key.
 pub(in crate::store) enum Write {
     Put {
@@ -40,6 +49,8 @@ pub(in crate::store) enum Write {
 pub(in crate::store) struct Active {
     pub(in crate::store) slot: IntentSlot,
     pub(in crate::store) id: IntentId,
+    /// The epoch from before the intent was written.
+    pub(in crate::store) epoch: Epoch,
     /// The version of the intent record.
     pub(in crate::store) version: Version,
     /// The keys that the intent lists.
@@ -57,7 +68,7 @@ pub(in crate::store) struct Active {
 pub struct Transaction {
     pub(in crate::store) state: Arc<TxState>,
     /// The number of failed attempts before this attempt.
-    pub(in crate::store) rank: u32,
+    pub(in crate::store) attempts: u32,
     /// The attempt at a coordinated recovery that the transaction is joined to, if it belongs to a
     /// recovery.
     pub(in crate::store) recovery: Option<u64>,
@@ -74,9 +85,10 @@ pub struct Transaction {
     pub(in crate::store) writes: BTreeMap<Vec<u8>, Write>,
     /// The intent, from *intent* until the transaction is decided or given up.
     pub(in crate::store) active: Option<Active>,
-    /// The keys that were locked before the closure ran, with the versions that *lock* returned,
-    /// and the epoch from before the locks.
-    pub(in crate::store) held: Option<(Epoch, Versions)>,
+    /// The keys that were locked before the closure ran.
+    pub(in crate::store) held: Option<LockedKeys>,
+    /// The keys that the transaction of a coordinated recovery changes, once they are locked.
+    pub(in crate::store) prepared: Option<LockedKeys>,
     /// The keys that were set, with their new versions, once the transaction is committed.
     pub(in crate::store) versions: Vec<(Vec<u8>, Version)>,
 }
@@ -132,7 +144,7 @@ impl Transaction {
         check_key(key)?;
         if !self.reads.contains_key(key) {
             let seen = self.look(key, true);
-            let seen = self.noted(seen)?;
+            let seen = self.record_timeout(seen)?;
             self.reads.insert(key.to_vec(), seen);
         }
         Ok(&self.reads[key])
@@ -140,7 +152,9 @@ impl Transaction {
 
     /// This attempt, as an argument of the operations that it runs.
     pub(in crate::store) fn attempt(&self) -> Attempt {
-        Attempt { rank: self.rank, recovery: self.recovery }
+        let active = self.active.as_ref();
+        let reader = active.map_or(Reader::Any, |active| Reader::Committer(active.id));
+        Attempt { attempts: self.attempts, recovery: self.recovery, reader }
     }
 
     /// Reads a key from the store.
@@ -175,8 +189,26 @@ impl Transaction {
             Some(Write::Delete) => true,
             None => false,
         };
-        self.writes.insert(key.to_vec(), Write::Put { value: value.to_vec(), is_mine });
+        let value = self.copy(value)?;
+        self.writes.insert(key.to_vec(), Write::Put { value, is_mine });
         Ok(())
+    }
+
+    /// A private copy of a value. Returns an error if no block is that long, or if this process has
+    /// no memory for the copy.
+    fn copy(&self, value: &[u8]) -> StoreResult<Vec<u8>> {
+        let (member, len) = (self.state.me(), value.len() as u64);
+        if class_of(value_start(len) + len).is_none() {
+            let reason = format!("a value of {len} bytes is larger than any block");
+            return Err(StoreError::OutOfMemory { member, reason });
+        }
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(value.len()).map_err(|error| StoreError::OutOfMemory {
+            member,
+            reason: format!("no copy of the value of {len} bytes until the commit: {error}"),
+        })?;
+        copy.extend_from_slice(value);
+        Ok(copy)
     }
 
     /// Deletes a key. Returns whether the key existed, as this transaction sees it.
@@ -233,7 +265,7 @@ impl Transaction {
         self.check_own_end("commit()")?;
         self.check_open()?;
         let result = self.try_commit();
-        let result = self.noted(result);
+        let result = self.record_timeout(result);
         self.over = Some(match &result {
             Ok(()) => COMMITTED,
             Err(StoreError::Aborted) => FAILED,
@@ -260,13 +292,14 @@ impl Transaction {
         self.recoveries = self.state.gate.recoveries();
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         self.versions.clear();
-        self.rank = if self.over == Some(COMMITTED) { 0 } else { self.rank.saturating_add(1) };
+        self.attempts =
+            if self.over == Some(COMMITTED) { 0 } else { self.attempts.saturating_add(1) };
         (self.over, self.is_late, self.held) = (None, false, None);
-        if self.rank < EAGER {
+        if self.attempts < EAGER {
             return Ok(());
         }
         let locked = self.lock_all(reads.into_keys().chain(writes.into_keys()).collect());
-        let locked = self.noted(locked);
+        let locked = self.record_timeout(locked);
         if locked.is_err() {
             self.over = Some(BROKEN);
             self.release();
@@ -285,13 +318,13 @@ impl Transaction {
     pub(in crate::store) fn back_off(&self) {
         let job = &self.state.job;
         let nonce = self.state.transactions.nonce.fetch_add(1, Ordering::Relaxed);
-        let most = BACK_OFF * (1 << self.rank.min(BACK_OFF_DOUBLINGS));
+        let most = BACK_OFF * (1 << self.attempts.min(BACK_OFF_DOUBLINGS));
         let part = mix(nonce << 16 | u64::from(job.me().0)) % most.as_nanos() as u64;
         job.sleep(Duration::from_nanos(part));
     }
 
     /// Records whether a member has not answered in time, and passes the result on.
-    pub(in crate::store) fn noted<T>(&mut self, result: StoreResult<T>) -> StoreResult<T> {
+    pub(in crate::store) fn record_timeout<T>(&mut self, result: StoreResult<T>) -> StoreResult<T> {
         self.is_late |= matches!(result, Err(StoreError::Timeout { .. }));
         result
     }

@@ -7,7 +7,7 @@
 //! `docs/ulfm-conformance.md` lists both. Windows are in [`super::window`].
 
 use crate::simulation::{part_of_seeds, replay, seeds, test_name};
-use outlast::engine::Fault;
+use outlast::engine::{Fault, MESSAGE_CREDIT};
 use outlast::rma::{
     self, Communicator, Error, Op, Source, Tag, Window, wait_all, wait_any, wait_some,
 };
@@ -1120,11 +1120,14 @@ fn stop_and_fill(comm: &Communicator, rank: usize) {
     }
 }
 
+/// About the credit that a short message takes.
+const MESSAGE_COST: u64 = 100;
+
 /// Options of a job in which the queue of a member holds few messages and the time limit is short.
-fn narrow(members: usize, seed: u64, inbox_messages_max: usize) -> Options {
+fn narrow(members: usize, seed: u64, messages_max: u64) -> Options {
     let link = Link::of_seed(seed);
     let mut options = Options::new(members, seed).link(link);
-    options.inbox_messages_max = inbox_messages_max;
+    options.message_credit = messages_max * MESSAGE_COST;
     options.time_limit = Duration::from_millis(20);
     options
 }
@@ -1162,6 +1165,49 @@ fn a_stopped_member_with_a_full_queue_learns_of_a_revoke_and_an_agreement() {
     }
 }
 
+/// A rank receives nothing, and another rank sends to it: what it holds is bounded, the sender is
+/// told which rank does not receive, and agreements, collective operations and other ranks go on.
+#[test]
+fn a_rank_that_receives_nothing_holds_its_senders_up() {
+    const LEN: usize = 100_000;
+    for seed in seeds(10) {
+        let mut options = Options::new(3, seed).link(Link::of_seed(seed));
+        options.time_limit = Duration::from_secs(1);
+        let limit = options.time_limit;
+        simulate("nothing received", &options, move |job| {
+            let comm = world(&job);
+            if comm.rank() == 0 {
+                let mut sent = 0;
+                let error = loop {
+                    match comm.send(1, 7, &vec![1; LEN]) {
+                        Ok(()) => sent += LEN as u64,
+                        Err(error) => break error,
+                    }
+                };
+                assert!(matches!(error, Error::Timeout { rank: 1, .. }), "{error}");
+                assert!(sent.abs_diff(MESSAGE_CREDIT) <= LEN as u64, "{sent}");
+                comm.send(2, 7, b"another rank").unwrap();
+            } else {
+                job.sleep(limit * 3 / 2);
+            }
+            comm.barrier().unwrap();
+            assert_eq!(comm.agree(3), Ok(3));
+            if comm.rank() == 0 {
+                // The sender goes on when the receiver receives.
+                (0..100).for_each(|_| comm.send(1, 7, &vec![1; LEN]).unwrap());
+                comm.send(1, 8, b"").unwrap();
+            } else {
+                let mut received = 0;
+                while comm.rank() == 1 && comm.receive(0, Tag::Any).unwrap().tag == 7 {
+                    received += 1;
+                }
+                assert!(comm.rank() != 1 || received > 100, "{received}");
+            }
+            leave_together(&comm);
+        });
+    }
+}
+
 /// Members hold one or two messages each and send many to each other: no member waits for room
 /// while others wait for it to make room.
 #[test]
@@ -1169,7 +1215,7 @@ fn members_with_full_queues_do_not_block_each_other() {
     // With the seed 5,000,022 a background thread once slept while another activity tried in vain
     // to send what both had to send again.
     for seed in seeds(100).chain([5_000_022]) {
-        let mut options = narrow(2 + seed as usize % 5, seed, 1 + seed as usize % 2);
+        let mut options = narrow(2 + seed as usize % 5, seed, 1 + seed % 2);
         // A single message may be in flight for 19 ms, and occupy one of two places for as long.
         options.time_limit = Duration::from_secs(2);
         simulate("full queues", &options, move |job| {
@@ -1399,7 +1445,7 @@ fn agreed_outcomes_are_equal_at_all_members_under_all_faults() {
     for seed in seeds(400) {
         let (mut options, mut random) = options_for(seed, 11);
         if random.chance(2) {
-            options.inbox_messages_max = 1 + random.below(8) as usize;
+            options.message_credit = (1 + random.below(8)) * MESSAGE_COST;
             options.time_limit = Duration::from_millis(20);
         }
         let members = options.members as u64;

@@ -7,7 +7,7 @@ use crate::reexecution::this_test;
 use crate::simulation::{replay_with_trace, seeds_in};
 use outlast::engine::Fault;
 use outlast::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Options, Store, StoreError, Version, WaitOutcome};
+use outlast::store::{Expect, Options, Store, StoreError, Version, WaitOutcome};
 use outlast::{Job, MemberId, Time, View};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -944,4 +944,228 @@ fn calls_through_handles_are_timed() {
             })
         },
     );
+}
+
+/// A conditional put through a handle tests its condition, also when the handle knows the version,
+/// and when another member has changed the key since.
+#[test]
+fn a_conditional_put_through_a_handle_tests_its_condition() {
+    over_seeds(
+        this_test!(),
+        0..4,
+        |seed| SimOptions::new(2, seed).link(Link::of_seed(seed)),
+        |_| {
+            Box::new(|job: Job| {
+                let Some(store) = open(&job, options(2)) else { return };
+                if job.me() == MemberId(0) {
+                    let handle = store.handle(b"key").expect("handle");
+                    let put_if = |value: &[u8], expect| handle.put_if(value, expect);
+                    assert_eq!(handle.version(), Ok(None));
+                    let first = put_if(b"1", Expect::Absent).expect("absent");
+                    assert_eq!(handle.version(), Ok(Some(first)));
+                    let second = put_if(b"2", Expect::Version(first)).expect("as expected");
+                    let conflict = Err(StoreError::Conflict { found: Some(second) });
+                    for _ in 0..2 {
+                        assert_eq!(put_if(b"3", Expect::Version(first)), conflict);
+                        assert_eq!(put_if(b"3", Expect::Absent), conflict);
+                    }
+                    assert_eq!(handle.version(), Ok(Some(second)));
+                    assert_eq!(store.get(b"key").expect("get").expect("there").bytes(), b"2");
+                    // A second handle stands for another writer.
+                    let other = store.handle(b"key").expect("handle");
+                    let third = other.put(b"3").expect("put");
+                    let conflict = Err(StoreError::Conflict { found: Some(third) });
+                    assert_eq!(put_if(b"4", Expect::Version(second)), conflict);
+                    assert_eq!(handle.version(), Ok(Some(third)));
+                    assert!(other.delete().expect("delete"));
+                    let conflict = Err(StoreError::Conflict { found: None });
+                    assert_eq!(put_if(b"4", Expect::Version(third)), conflict);
+                    assert_eq!((handle.version(), other.version()), (Ok(None), Ok(None)));
+                }
+                store.close().expect("close");
+                let _ = job.leave();
+            })
+        },
+    );
+}
+
+/// Members add to a number through handles and by key, and no addition is lost. A value that is not
+/// a number is reported.
+#[test]
+fn additions_through_handles_are_not_lost() {
+    over_seeds(
+        this_test!(),
+        0..8,
+        |seed| SimOptions::new(3, seed).link(Link::of_seed(seed)),
+        |_| {
+            Box::new(|job: Job| {
+                let Some(store) = open(&job, options(2)) else { return };
+                let sum = store.handle(b"sum").expect("handle");
+                for delta in 0..20 {
+                    sum.add(delta).expect("add");
+                    store.add(b"sum", 1).expect("add");
+                }
+                store.add(b"done", 1).expect("add");
+                while store.add(b"done", 0).expect("add") < 3 {
+                    job.park(job.bell(), after(&job, Duration::from_millis(1)));
+                }
+                assert_eq!(sum.add(0), Ok(3 * (190 + 20)));
+                let text = store.handle(format!("text/{}", job.me().0).as_bytes()).expect("handle");
+                text.put(b"not a number").expect("put");
+                for _ in 0..2 {
+                    assert!(matches!(text.add(1), Err(StoreError::WrongType { .. })));
+                }
+                assert_eq!(text.get().expect("get").expect("there").bytes(), b"not a number");
+                store.close().expect("close");
+                let _ = job.leave();
+            })
+        },
+    );
+}
+
+/// The parts of a value are put together wherever they begin and end.
+#[test]
+fn the_parts_of_a_value_are_put_together() {
+    over_seeds(
+        this_test!(),
+        0..2,
+        |seed| SimOptions::new(2, seed).link(Link::of_seed(seed)),
+        |seed| {
+            Box::new(move |job: Job| {
+                let options = options(2).checksums(seed % 2 == 1);
+                let Some(store) = open(&job, options) else { return };
+                let bytes: Vec<u8> = (0..100).collect();
+                let handle =
+                    store.handle(format!("key/{}", job.me().0).as_bytes()).expect("handle");
+                for (first, second, third) in [
+                    (0, 0, 0),
+                    (1, 0, 2),
+                    (3, 4, 1),
+                    (3, 5, 8),
+                    (7, 20, 3),
+                    (16, 8, 32),
+                    (0, 9, 64),
+                ] {
+                    let parts = [
+                        &bytes[..first],
+                        &bytes[first..first + second],
+                        &[],
+                        &bytes[first + second..first + second + third],
+                    ];
+                    for _ in 0..2 {
+                        let version = handle.put_parts(&parts).expect("put");
+                        let found = handle.get().expect("get").expect("there");
+                        assert_eq!(found.bytes(), &bytes[..first + second + third]);
+                        assert_eq!(found.version(), version);
+                    }
+                    store.put_parts(handle.key(), &parts).expect("put");
+                    let found = store.get(handle.key()).expect("get").expect("there");
+                    assert_eq!(found.bytes(), &bytes[..first + second + third]);
+                }
+                store.close().expect("close");
+                let _ = job.leave();
+            })
+        },
+    );
+}
+
+/// A conditional put and an addition through a handle make as many accesses as a put through a
+/// handle, where all members map the memory. So does a read of the version that the handle wrote.
+/// The second put by key reads the primary's node and sets the stable bit in addition.
+#[test]
+fn conditional_calls_through_a_handle_take_the_fast_path() {
+    type Call = fn(&Store, &outlast::store::KeyHandle, Version) -> Version;
+    let accesses = |call: Call| {
+        let run = move |calls: u64| {
+            let report = sim::run(&SimOptions::new(3, 1), move |job: Job| {
+                let store = Store::open(&job, options(3)).expect("open");
+                if job.me() == MemberId(0) {
+                    let handle = store.handle(b"key").expect("handle");
+                    let mut version = handle.put(&[0; 8]).expect("put");
+                    for _ in 0..calls {
+                        version = call(&store, &handle, version);
+                    }
+                }
+                store.close().expect("close");
+                let _ = job.leave();
+            });
+            report.expect_ok().counters[0].operations as f64
+        };
+        (run(1100) - run(100)) / 1000.0
+    };
+    let put = accesses(|_, handle, _| handle.put(&[1; 8]).expect("put"));
+    let put_if =
+        accesses(|_, handle, last| handle.put_if(&[1; 8], Expect::Version(last)).expect("put"));
+    let parts = accesses(|_, handle, _| handle.put_parts(&[&[1; 3], &[2; 5]]).expect("put"));
+    let add = accesses(|_, handle, last| {
+        handle.add(1).expect("add");
+        last
+    });
+    let own_version = accesses(|_, handle, _| {
+        let version = handle.put(&[1; 8]).expect("put");
+        assert_eq!(handle.version(), Ok(Some(version)));
+        version
+    });
+    let by_key = accesses(|store, _, _| store.put(b"key", &[1; 8]).expect("put"));
+    let add_by_key = accesses(|store, _, last| {
+        store.add(b"key", 1).expect("add");
+        last
+    });
+    println!(
+        "accesses: {put} put, {put_if} put_if, {parts} parts, {add} add, {by_key} put by key, \
+         {add_by_key} add by key"
+    );
+    assert!((put_if - put).abs() < 0.5, "{put_if} for a conditional put, {put} for a put");
+    assert!((parts - put).abs() < 3.5, "{parts} for a put of parts, {put} for a put");
+    assert!((add - put - 1.0).abs() < 0.5, "{add} for an addition, {put} for a put");
+    assert!(own_version < put + 12.0, "{own_version} for a put and its version, {put} for a put");
+    // A word of the node is a load.
+    assert!((by_key - put - 9.0).abs() < 0.5, "{by_key} for a put by key, {put} for a put");
+    assert!((add_by_key - add - 9.0).abs() < 0.5, "{add_by_key} by key, {add} by handle");
+}
+
+/// A member owns keys and is killed. Its heir dies at some step of its adoption: the loop of each
+/// survivor adopts every key of both.
+#[test]
+fn the_keys_of_the_dead_are_adopted_though_the_heir_dies_in_the_middle() {
+    let plan = |seed: u64| SimOptions::new(5, seed).link(Link::of_seed(seed));
+    over_seeds(this_test!(), 0..120, plan, |seed| {
+        Box::new(move |job| {
+            let Some(store) = open(&job, options(3)) else { return };
+            let victim = MemberId((seed % 5) as u32);
+            let mut seen = store.epoch();
+            if job.me() == victim {
+                for number in 0..8 {
+                    store.put(format!("key/{number}").as_bytes(), b"value").expect("put");
+                }
+                job.inject(Fault::Kill(victim)).expect("a fault");
+            }
+            let until = after(&job, MINUTE);
+            let mut is_first_heir = false;
+            let has_owner = |store: &Store| {
+                let dead = job.view().dead;
+                dead.iter().all(|dead| store.keys_of(dead).expect("listed").is_empty())
+            };
+            while job.epoch().0 < 2 || !has_owner(&store) {
+                assert!(job.now() < until, "a key of a dead member has no living owner");
+                let mut deaths = store.deaths_since(&mut seen);
+                deaths.retain(|death| death.heir() == job.me());
+                for death in deaths {
+                    is_first_heir |= death.member == victim && job.epoch().0 == 1;
+                    if is_first_heir {
+                        job.inject(Fault::DieAtStep(1 + seed * 3)).expect("a fault");
+                    }
+                    for key in store.keys_of(death.member).expect("listed") {
+                        store.adopt(&key).expect("adopted");
+                    }
+                }
+                if is_first_heir {
+                    // It dies at the latest when it has adopted all keys.
+                    job.inject(Fault::Kill(job.me())).expect("a fault");
+                }
+                job.sleep(Duration::from_micros(500));
+            }
+            end(&job, &store);
+        })
+    });
 }

@@ -121,6 +121,34 @@ fn a_value_larger_than_the_store_is_refused_and_the_store_goes_on() {
     );
 }
 
+/// An open that fails takes no memory: the next open has all of it, and the message says how many
+/// keys fit.
+#[test]
+fn an_index_that_does_not_fit_is_refused_and_takes_no_memory() {
+    run(
+        2,
+        |options| options.segment_limit = 4 << 20,
+        |job| {
+            let before = job.segment_len(job.me()).expect("known");
+            for keys in [1 << 24, usize::MAX] {
+                let error = Store::open(&job, options(1).expected_keys(keys)).unwrap_err();
+                let StoreError::OutOfMemory { member, reason } = &error else { panic!("{error}") };
+                assert_eq!(*member, job.me());
+                let number =
+                    reason.split("at most ").nth(1).and_then(|rest| rest.split(' ').next());
+                let fits: usize = number.expect("a number").parse().expect("a number");
+                assert!((1 << 18..1 << 20).contains(&fits), "{error}");
+            }
+            assert_eq!(job.segment_len(job.me()).expect("known"), before);
+            let store = Store::open(&job, options(1).expected_keys(1 << 18)).expect("open");
+            if job.me() == MemberId(0) {
+                store.put(b"key", &[7; 100_000]).expect("put");
+            }
+            end(&job, &store);
+        },
+    );
+}
+
 #[test]
 fn zero_or_too_many_replicas_are_refused() {
     run(
@@ -335,6 +363,24 @@ fn each_thread_gets_the_errors_of_its_own_puts() {
             job.wait_for(&flush, Time::NEVER);
             assert!(matches!(store.flush(), Err(StoreError::OutOfMemory { .. })));
             assert_eq!(store.flush(), Ok(()));
+            end(&job, &store);
+        },
+    );
+}
+
+#[test]
+fn the_keys_of_a_member_that_does_not_exist_are_an_error() {
+    run(
+        2,
+        |_| {},
+        |job| {
+            let store = Store::open(&job, options(2)).expect("open");
+            assert_eq!(store.keys_of(MemberId(1)).map(|_| ()), Ok(()));
+            for member in [2, u32::MAX] {
+                let error = store.keys_of(MemberId(member)).unwrap_err();
+                assert!(matches!(error, StoreError::Invalid { .. }), "{error}");
+                assert!(error.to_string().contains("the job has 2 members"), "{error}");
+            }
             end(&job, &store);
         },
     );

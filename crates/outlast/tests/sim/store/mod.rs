@@ -16,6 +16,7 @@
 //! | `salvage` | reading the memory of the dead |
 //! | `schedules` | schedules that broke earlier versions |
 //! | `stops` | stops at any time of a call over a network |
+//! | `stores` | several stores of a job, and a store that is opened again |
 //! | `tx` | transactions |
 
 mod calls;
@@ -32,6 +33,7 @@ mod round_trips;
 mod salvage;
 mod schedules;
 mod stops;
+mod stores;
 mod tx;
 
 use outlast::Job;

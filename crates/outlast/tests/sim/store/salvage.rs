@@ -422,6 +422,9 @@ fn all_members_learn_of_damage_though_salvaging_members_die() {
             kill_with_damage(&job, &store, victim, &key);
             if store.replicas_of(&key) == [me] && job.epoch() == Epoch(1) {
                 job.inject(Fault::DieAtStep(1 + step / 4)).expect("planned");
+                // A salvage that is over takes no steps: its member dies before the others look.
+                job.sleep(Duration::from_millis(400));
+                (0..=step / 4).for_each(|_| drop(job.load(Epoch::ANY, me, 0)));
             }
             // Long enough for all messages.
             job.sleep(Duration::from_millis(500));
@@ -620,4 +623,58 @@ fn salvage_needs_an_engine_that_keeps_dead_segments() {
         });
         report.expect_ok();
     }
+}
+
+/// The listeners of two members, which run in their backgrounds, each read a key of a partition
+/// that the other member has to salvage after a further death. Neither waits for the other: a call
+/// of a listener that waits does the work of its background.
+#[test]
+fn listeners_that_wait_for_each_others_salvage_go_on() {
+    run("listeners", 4, 20, |_, job| {
+        let [first, second] = [2, 3].map(MemberId);
+        let store = Store::open(&job, options(1).partitions(64)).expect("opened");
+        if job.me() == first || job.me() == second {
+            return wait_until(&job, "its death", || false);
+        }
+        let other = MemberId(1 - job.me().0);
+        let keys: Vec<Vec<u8>> = (0..200).map(|number| key(9, number)).collect();
+        if job.me() == MemberId(0) {
+            for (number, key) in keys.iter().enumerate() {
+                store.put(key, format!("value {number} of a key").as_bytes()).expect("put");
+            }
+            let is_at_first = |key: &&Vec<u8>| store.replicas_of(key) == [first];
+            let index = keys.iter().position(|key| is_at_first(&key)).expect("some key");
+            for place in find(&job, first, format!("value {index} of a key").as_bytes()) {
+                job.put(Epoch::ANY, first, place, b"!").expect("damaged");
+            }
+        }
+        let [is_asked, is_done] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (asked, done) = (is_asked.clone(), is_done.clone());
+        let (listener, clock) = (store.clone(), job.clone());
+        let at_second: Vec<Vec<u8>> =
+            keys.into_iter().filter(|key| store.replicas_of(key) == [second]).collect();
+        store.on_loss(move |_| {
+            if asked.swap(true, Ordering::SeqCst) {
+                return;
+            }
+            wait_until(&clock, "the second death", || !clock.view().is_living(second));
+            let is_elsewhere = |key: &&Vec<u8>| listener.replicas_of(key) == [other];
+            let key = at_second.iter().find(is_elsewhere).expect("some key");
+            done.store(listener.get(key).is_ok_and(|found| found.is_some()), Ordering::SeqCst);
+        });
+        job.sleep(Duration::from_millis(10));
+        if job.me() == MemberId(0) {
+            job.inject(Fault::Kill(first)).expect("a fault");
+        }
+        wait_until(&job, "the listener", || is_asked.load(Ordering::SeqCst));
+        job.sleep(Duration::from_secs(1));
+        if job.me() == MemberId(0) {
+            job.inject(Fault::Kill(second)).expect("a fault");
+        }
+        wait_until(&job, "the second death", || !job.view().is_living(second));
+        job.sleep(Duration::from_secs(5));
+        assert!(is_done.load(Ordering::SeqCst), "no listener waits for another");
+        let _ = store.close();
+        let _ = job.leave();
+    });
 }

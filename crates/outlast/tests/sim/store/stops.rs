@@ -6,7 +6,7 @@ use outlast::engine::Fault;
 use outlast::sim::{self, Link, Options as SimOptions};
 use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, WaitOutcome};
 use outlast::{Job, MemberId};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -184,4 +184,110 @@ fn a_waiter_is_rung_before_the_writer_reads_its_own_put() {
         .expect_ok();
     }
     assert!(held_up.get() > 0, "no put was held up after it was published");
+}
+
+/// The kinds of acknowledged changes in [`judge_reads`].
+const CHANGES: u64 = 10;
+
+/// A member changes a key over a network, and another replica than the primary is stopped: at this
+/// time after the beginning of the call, or right after its end. If the change is acknowledged, all
+/// other living members read it, within their time limit. Returns whether that was so.
+fn judge_reads(seed: u64, change: u64, after: Option<Duration>) -> bool {
+    let (stage, readers) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let wanted: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
+    let is_judged = Rc::new(Cell::new(false));
+    let mut options = SimOptions::new(12, seed).link(Link::Network);
+    (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
+    let judged = is_judged.clone();
+    sim::run(&options, move |job: Job| {
+        let store = Store::open(&job, Options::new().replicas(3).partitions(4)).expect("open");
+        let key: &[u8] = b"key";
+        let replicas = store.replicas_of(key);
+        // A second key of the transaction, with equal replicas.
+        let names = (0..1000).map(|number| format!("other/{number}").into_bytes());
+        let other = names.into_iter().find(|name| store.replicas_of(name) == replicas);
+        let other = other.expect("some key");
+        let writer = (0..12).map(MemberId).find(|one| !replicas.contains(one)).expect("a member");
+        let stopped = replicas[1 + seed as usize % 2];
+        if job.me() == writer {
+            let handle = store.handle(key).expect("a handle");
+            let before = 7i64.to_le_bytes();
+            let mut version = store.put(key, &before).expect("put");
+            store.put(&other, &before).expect("put");
+            // With a current cached location, or without.
+            for _ in 0..seed % 3 {
+                version = handle.put(&before).expect("put");
+            }
+            let mine = job.clone();
+            let stop = move |after| {
+                mine.sleep(after);
+                mine.inject(Fault::Stop(stopped)).expect("a fault");
+            };
+            let stops = after
+                .map(|after| job.spawn("stops", Box::new(move || stop(after))).expect("spawned"));
+            let next = match change {
+                4 | 5 => 12i64.to_le_bytes().to_vec(),
+                9 => vec![9; 20_000],
+                _ => b"next".to_vec(),
+            };
+            let done = match change {
+                0 | 9 => store.put(key, &next).map(drop),
+                1 => handle.put(&next).map(drop),
+                2 => store.put_if(key, &next, Expect::Version(version)).map(drop),
+                3 => handle.put_if(&next, Expect::Version(version)).map(drop),
+                4 => store.add(key, 5).map(drop),
+                5 => handle.add(5).map(drop),
+                6 => store.delete(key).map(drop),
+                7 => handle.delete().map(drop),
+                _ => store.transaction(|tx| {
+                    tx.put(key, &next)?;
+                    tx.put(&other, &next)
+                }),
+            };
+            if stops.is_none() {
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+            }
+            if done.is_ok() {
+                judged.set(true);
+                *wanted.borrow_mut() = (change != 6 && change != 7).then_some(next);
+                stage.set(1);
+                nap(&job, "the readers", || readers.get() == 10);
+            }
+            nap(&job, "the stop", || stops.as_ref().is_none_or(|stops| stops.is_finished()));
+            job.inject(Fault::Resume(stopped)).expect("a fault");
+            stage.set(2);
+        } else if job.me() != stopped {
+            nap(&job, "the change", || stage.get() >= 1);
+            if stage.get() == 1 {
+                let began = job.now();
+                let found = store.get(key).map(|found| found.map(|value| value.into_bytes()));
+                assert_eq!(found, Ok(wanted.borrow().clone()), "change {change}");
+                if change == 8 {
+                    let found = store.get(&other).map(|found| found.map(|one| one.into_bytes()));
+                    assert_eq!(found, Ok(wanted.borrow().clone()), "the other key");
+                }
+                assert!(job.now().since(began) < LIMIT, "change {change}");
+                readers.set(readers.get() + 1);
+            }
+        }
+        nap(&job, "the end", || stage.get() == 2);
+        let _ = store.close();
+        let _ = job.leave();
+    })
+    .expect_ok();
+    is_judged.get()
+}
+
+/// Between hosts every member reads a value as soon as it is acknowledged, although another replica
+/// is stopped.
+#[test]
+fn ten_of_ten_members_read_an_acknowledged_change_while_a_replica_is_stopped() {
+    for change in 0..CHANGES {
+        for seed in seeds(6) {
+            assert!(judge_reads(seed, change, None), "change {change} is acknowledged");
+        }
+        let early = |seed: u64| Some(Duration::from_nanos(seed * 170_003 % 2_000_000));
+        let judged = seeds(12).filter(|&seed| judge_reads(seed, change, early(seed))).count();
+        assert!(judged > 0, "change {change} is never acknowledged");
+    }
 }

@@ -5,6 +5,7 @@
 //! when. [`World::check`] states what must hold at every moment: a member that was declared dead
 //! while it lives has no lease.
 
+use super::super::silence::Silence;
 use super::*;
 use std::collections::VecDeque;
 
@@ -48,6 +49,29 @@ struct World {
     kernels: Vec<usize>,
     /// How many deaths were declared by a majority.
     declared: usize,
+    /// By member: the silence of the nodes.
+    silence: Vec<Silence>,
+    /// Pairs of nodes: the first has heard the second since time last passed.
+    heard: BTreeSet<(usize, usize)>,
+    /// The silence after which a node is suspected; `None` if tests suspect nodes themselves.
+    silence_max: Option<Duration>,
+    /// By member: for how long its host was suspended.
+    suspended: Vec<u64>,
+    /// A rule that is left out, to see which test notices.
+    without: Option<Rule>,
+}
+
+/// Rules that tests leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A reported death does not enter the log once its reporter is in it.
+    ReporterNotInLog,
+    /// The clock of leases goes on while the host is suspended.
+    LeaseClockGoesOn,
+    /// Silence counts only with a lease.
+    SilenceNeedsLease,
+    /// A member that a kernel knows to live is killed when it has to go.
+    EvictionKills,
 }
 
 fn random(state: &mut u64, below: u64) -> u64 {
@@ -84,6 +108,11 @@ impl World {
             partitions_checked_at: vec![Time(0); count],
             kernels: (0..count).collect(),
             declared: 0,
+            silence: (0..count).map(|_| Silence::new(count)).collect(),
+            heard: BTreeSet::new(),
+            silence_max: None,
+            suspended: vec![0; count],
+            without: None,
             node_of,
         }
     }
@@ -102,7 +131,11 @@ impl World {
 
     fn clock(&self, member: MemberId) -> Time {
         let (faster, ahead) = self.clocks[member.index()];
-        Time(self.now + self.now / 1000 * faster + ahead)
+        let stood_still = match self.without {
+            Some(Rule::LeaseClockGoesOn) => self.suspended[member.index()],
+            _ => 0,
+        };
+        Time(self.now + self.now / 1000 * faster + ahead - stood_still)
     }
 
     /// Sends a frame, unless the receiver is local, quarantined or dead.
@@ -135,9 +168,23 @@ impl World {
 
     /// The next frame of a link arrives.
     fn deliver(&mut self, from: MemberId, to: MemberId) {
-        let Some(queue) = self.links.get_mut(&(from.0, to.0)) else { return };
-        let Some((frame, log)) = queue.pop_front() else { return };
-        if self.ended.contains(to) || self.dead(to).contains(from) {
+        if let Some(sent) = self.accept(from, to) {
+            self.handle(from, to, sent);
+        }
+    }
+
+    /// Takes the next frame of a link, unless its sender is known to be dead.
+    fn accept(&mut self, from: MemberId, to: MemberId) -> Option<Sent> {
+        let sent = self.links.get_mut(&(from.0, to.0))?.pop_front()?;
+        self.heard.insert((self.node(to), self.node(from)));
+        (!self.ended.contains(to) && !self.dead(to).contains(from)).then_some(sent)
+    }
+
+    /// Enters the deaths that an accepted frame reports, and does what it asks for. Other members
+    /// of the node may have acted since the frame was accepted.
+    fn handle(&mut self, from: MemberId, to: MemberId, (frame, log): Sent) {
+        let is_checked = self.without != Some(Rule::ReporterNotInLog);
+        if is_checked && self.dead(to).contains(from) {
             return;
         }
         self.enter(to, &log);
@@ -238,20 +285,42 @@ impl World {
         let quorum = &mut self.members[member.index()];
         quorum.record_quarantine(member, &self.quarantined[own]);
         for evicted in quorum.members_to_evict(&dead, now, elapsed, Duration::from_secs(3)).iter() {
+            let is_same_kernel = self.kernels[self.node(evicted)] == self.kernels[own];
+            if is_same_kernel && self.without != Some(Rule::EvictionKills) {
+                self.end(evicted);
+            }
             self.quarantine(member, evicted);
         }
     }
 
-    /// Fails if a member has a lease although a living member knows that it was declared dead. A
-    /// declared death that no living member knows of does no harm.
-    fn check(&self, what: &str) {
-        for member in self.falsely_dead.iter().filter(|&member| self.has_lease(member)) {
+    /// A member's node quarantines the nodes that have been silent for too long.
+    fn suspect_silent(&mut self, member: MemberId, elapsed: Duration) {
+        let Some(silence_max) = self.silence_max else { return };
+        let own = self.node(member);
+        let has_lease = self.has_lease(member) || self.without == Some(Rule::SilenceNeedsLease);
+        let is_heard = |node: usize| self.heard.contains(&(own, node));
+        self.silence[member.index()].count(elapsed, has_lease, is_heard, |_| true);
+        for other in self.all() {
+            if self.silence[member.index()].is_over(self.node(other), silence_max) {
+                self.quarantine(member, other);
+            }
+        }
+    }
+
+    /// A member that has a lease although a living member knows that it was declared dead, and that
+    /// living member. A declared death that no living member knows of does no harm.
+    fn wrong_lease(&self) -> Option<(MemberId, MemberId)> {
+        self.falsely_dead.iter().filter(|&member| self.has_lease(member)).find_map(|member| {
             let knows = |other: &MemberId| {
                 self.dead(*other).contains(member) && !self.ended.contains(*other)
             };
-            let by = self.all().find(knows);
-            assert_eq!(by, None, "{what}: {member} has a lease, and is dead to this member");
-        }
+            self.all().find(knows).map(|by| (member, by))
+        })
+    }
+
+    /// Fails if a member has a lease, and is dead to a living member.
+    fn check(&self, what: &str) {
+        assert_eq!(self.wrong_lease(), None, "{what}: has a lease, and is dead to");
     }
 
     /// Time passes, and all members exchange frames wherever `reaches` allows it.
@@ -277,9 +346,11 @@ impl World {
                 }
             }
             for member in self.all().filter(|&member| !idle.contains(member)) {
+                self.suspect_silent(member, Duration::from_millis(100));
                 self.evict(member);
                 self.declare_dead(member);
             }
+            self.heard.clear();
             self.check("while time passes");
         }
     }
@@ -548,6 +619,112 @@ fn a_declared_death_outlives_the_majority_that_declared_it() {
     world.renew_lease(victim);
     assert_eq!(world.dead(victim).len(), 3);
     world.check("after the deaths");
+}
+
+/// A member is stopped between accepting a frame and entering the deaths that the frame reports.
+/// Meanwhile its local member learns that the sender, and all members that have declared the victim
+/// dead, are dead, and grants the victim a lease. The report then comes too late.
+#[test]
+fn a_report_counts_only_while_its_reporter_is_not_in_the_log() {
+    let schedule = |without: Option<Rule>| {
+        let mut world = World::new(&[2, 5, 1, 1]);
+        let [stopped, local, declarer, victim, bystander] = [0, 1, 2, 7, 8].map(MemberId);
+        world.without = without;
+        // The bystander's kernel is also that of the node that declares.
+        world.kernels[bystander.index()] = world.kernels[declarer.index()];
+        world.pass(1, |_, _| true);
+        (2..7).map(MemberId).for_each(|by| world.quarantine(by, victim));
+        world.pass(2, |_, to| to != stopped);
+        world.now += SECOND;
+        world.declare_dead(declarer);
+        assert!(world.dead(declarer).contains(victim));
+        world.links.clear();
+        world.request_lease(declarer);
+        let accepted = world.accept(declarer, stopped).expect("a frame of a living member");
+        (2..7).map(MemberId).for_each(|member| world.end(member));
+        world.probe(bystander);
+        world.request_lease(bystander);
+        world.deliver_all(bystander, victim);
+        for _ in 0..2 {
+            world.request_lease(victim);
+            for other in [local, bystander] {
+                world.deliver_all(victim, other);
+                world.deliver_all(other, victim);
+            }
+        }
+        world.renew_lease(victim);
+        assert!(world.has_lease(victim));
+        world.handle(declarer, stopped, accepted);
+        world.wrong_lease()
+    };
+    assert_eq!(schedule(None), None);
+    assert_eq!(schedule(Some(Rule::ReporterNotInLog)), Some((MemberId(7), MemberId(0))));
+}
+
+/// A host is suspended, and the other hosts go on without it. When it resumes it has no lease.
+#[test]
+fn a_host_that_was_suspended_has_no_lease() {
+    let schedule = |without: Option<Rule>| {
+        let mut world = World::new(&[1, 1, 1]);
+        let suspended = MemberId(2);
+        world.pass(1, |_, _| true);
+        world.stopped.insert(suspended);
+        [0, 1].map(MemberId).into_iter().for_each(|by| world.quarantine(by, suspended));
+        world.pass(6, |_, to| to != suspended);
+        assert!(world.dead(MemberId(0)).contains(suspended));
+        world.suspended[suspended.index()] = 6 * SECOND;
+        world.without = without;
+        world.wrong_lease().map(|(member, _)| member)
+    };
+    assert_eq!(schedule(None), None);
+    assert_eq!(schedule(Some(Rule::LeaseClockGoesOn)), Some(MemberId(2)));
+}
+
+/// The whole network is out for longer than the silence after which nodes are suspected. All
+/// members lose their leases, and get them back with the network. A node that is cut off from a
+/// majority is found by its silence all the same.
+#[test]
+fn an_outage_of_the_whole_network_ends_no_member() {
+    let leases_after_outage = |without: Option<Rule>| {
+        let mut world = World::new(&[2, 2, 2]);
+        (world.silence_max, world.without) = (Some(Duration::from_secs(3)), without);
+        world.pass(1, |_, _| true);
+        world.pass(20, |_, _| false);
+        assert!(world.all().all(|member| !world.has_lease(member)));
+        world.pass(2, |_, _| true);
+        world.all().filter(|&member| world.has_lease(member)).count()
+    };
+    assert_eq!(leases_after_outage(None), 6);
+    assert_eq!(leases_after_outage(Some(Rule::SilenceNeedsLease)), 0);
+    let mut world = World::new(&[2, 2, 2]);
+    world.silence_max = Some(Duration::from_secs(3));
+    world.pass(1, |_, _| true);
+    world.pass(10, |from, to| from.0 < 4 && to.0 < 4);
+    let dead = world.dead(MemberId(0));
+    assert_eq!(dead.iter().collect::<Vec<_>>(), [4, 5].map(MemberId));
+}
+
+/// The link between two nodes is cut, and the node that has to go runs under the kernel of the only
+/// node that reaches both.
+#[test]
+fn a_node_that_a_kernel_knows_to_live_is_killed_when_it_has_to_go() {
+    let dead_after_cut = |without: Option<Rule>| {
+        let mut world = World::new(&[1, 1, 1]);
+        let [lower, between, higher] = [0, 1, 2].map(MemberId);
+        world.kernels[higher.index()] = world.kernels[between.index()];
+        world.without = without;
+        world.pass(1, |_, _| true);
+        world.quarantine(lower, higher);
+        world.quarantine(higher, lower);
+        for _ in 0..10 {
+            world.pass(1, |from, to| from == between || to == between);
+            world.probe(between);
+        }
+        assert!(world.has_lease(lower) && world.has_lease(between));
+        world.dead(lower).iter().collect::<Vec<_>>()
+    };
+    assert_eq!(dead_after_cut(None), [MemberId(2)]);
+    assert_eq!(dead_after_cut(Some(Rule::EvictionKills)), []);
 }
 
 /// Random schedules: deaths, members that are stopped for a while, nodes that share a kernel or do

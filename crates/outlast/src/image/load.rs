@@ -1,0 +1,255 @@
+//! Loading an image: any n − m pieces of each stripe give its bytes.
+//!
+//! A reader takes the descriptor, gets the data pieces, and parity pieces where data is missing.
+//! A piece that is not as the descriptor says counts as missing. If too many are missing, the
+//! descriptor may have been replaced meanwhile: the reader begins again if the record has changed,
+//! and only otherwise is the image lost. A reader changes nothing, so its death leaves nothing.
+
+use super::code;
+use super::descriptor::Descriptor;
+use super::stripe::Head;
+use super::{ImageError, ImageResult, Inner};
+use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
+use crate::store::Version;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+
+/// An image that was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    pub(super) note: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
+    pub(super) owner: MemberId,
+}
+
+impl Image {
+    /// The note that it was saved with.
+    pub fn note(&self) -> &[u8] {
+        &self.note
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns the bytes without copying them again.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The member that saved it.
+    pub fn owner(&self) -> MemberId {
+        self.owner
+    }
+}
+
+/// Why stripes cannot be read.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// Too many pieces are missing.
+    Missing,
+    /// Too many pieces are missing, and this living member did not answer.
+    Unanswered(Error),
+    /// This member cannot go on.
+    Failed(Error),
+}
+
+/// How many stripes are read and decoded at once.
+const CHUNK: usize = 32;
+
+impl Inner {
+    /// Loads an image, or a range of it.
+    pub(super) fn load_image(
+        &self,
+        key: &[u8],
+        name: &str,
+        range: Option<Range<u64>>,
+    ) -> ImageResult<Image> {
+        let until = self.job.now().after(self.job.time_limit());
+        let mut before: Option<Version> = None;
+        loop {
+            let Some(value) = self.store.get(key)? else {
+                return Err(ImageError::Absent { name: name.to_string() });
+            };
+            let Some(descriptor) = Descriptor::decode(value.bytes()) else {
+                return Err(ImageError::DataLost { name: name.to_string() });
+            };
+            let whole = 0..descriptor.len;
+            let range = range.clone().unwrap_or(whole.clone());
+            if range.end > whole.end || range.start > range.end {
+                let reason =
+                    format!("the bytes {range:?} of the image `{name}`, which has {}", whole.end);
+                return Err(ImageError::Invalid { reason });
+            }
+            match self.read_range(&descriptor, range) {
+                Ok(bytes) => {
+                    let Descriptor { note, owner, .. } = descriptor;
+                    return Ok(Image { note, bytes, owner });
+                }
+                Err(Unreadable::Failed(error)) => return Err(error.into()),
+                // The record was read again, and is the same: the pieces are gone.
+                Err(Unreadable::Missing) if before == Some(value.version()) => {
+                    return Err(ImageError::DataLost { name: name.to_string() });
+                }
+                Err(Unreadable::Unanswered(error))
+                    if before == Some(value.version()) || self.job.now() >= until =>
+                {
+                    return Err(error.into());
+                }
+                Err(_) if self.job.now() >= until => {
+                    let limit = self.job.time_limit();
+                    return Err(ImageError::Timeout { member: descriptor.owner, limit });
+                }
+                Err(_) => before = Some(value.version()),
+            }
+        }
+    }
+
+    fn read_range(
+        &self,
+        descriptor: &Descriptor,
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, Unreadable> {
+        let piece_len = self.options.piece_len;
+        let stripe_len = (descriptor.data() * piece_len) as u64;
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        let mut silent = HashSet::new();
+        let end = range.end.div_ceil(stripe_len) as usize;
+        let mut first = (range.start / stripe_len) as usize;
+        if range.is_empty() {
+            return Ok(bytes);
+        }
+        while first < end {
+            let chunk = first..end.min(first + CHUNK);
+            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent)?;
+            for (stripe, pieces) in chunk.clone().zip(stripes) {
+                for (index, piece) in pieces.iter().enumerate() {
+                    let at = stripe as u64 * stripe_len + (index * piece_len) as u64;
+                    let from = range.start.clamp(at, at + piece_len as u64) - at;
+                    let to = range.end.clamp(at, at + piece_len as u64) - at;
+                    bytes.extend_from_slice(&piece[from as usize..to as usize]);
+                }
+            }
+            first = chunk.end;
+        }
+        Ok(bytes)
+    }
+
+    /// The data pieces of some stripes. `silent` has the places that did not answer in time.
+    pub(super) fn read_stripes(
+        &self,
+        descriptor: &Descriptor,
+        stripes: Range<usize>,
+        silent: &mut HashSet<usize>,
+    ) -> Result<Vec<Vec<Vec<u8>>>, Unreadable> {
+        let (set, data) = (descriptor.places.len(), descriptor.data());
+        // The pieces by place and stripe.
+        let mut pieces: Vec<Vec<Option<Vec<u8>>>> = vec![vec![None; stripes.len()]; set];
+        let mut unanswered = None;
+        let everything: Vec<(usize, usize)> = (0..data)
+            .flat_map(|place| stripes.clone().map(move |stripe| (place, stripe)))
+            .collect();
+        self.get_pieces(
+            descriptor,
+            &everything,
+            stripes.start,
+            &mut pieces,
+            silent,
+            &mut unanswered,
+        )?;
+        for parity in data..set {
+            let is_short = |stripe: &usize| {
+                pieces.iter().filter(|of| of[*stripe - stripes.start].is_some()).count() < data
+            };
+            let short: Vec<(usize, usize)> =
+                stripes.clone().filter(is_short).map(|stripe| (parity, stripe)).collect();
+            self.get_pieces(
+                descriptor,
+                &short,
+                stripes.start,
+                &mut pieces,
+                silent,
+                &mut unanswered,
+            )?;
+        }
+        // Stripes that lack equal pieces are decoded together.
+        let mut groups: BTreeMap<Vec<bool>, Vec<usize>> = BTreeMap::new();
+        for index in 0..stripes.len() {
+            let present = pieces.iter().map(|of| of[index].is_some()).collect();
+            groups.entry(present).or_default().push(index);
+        }
+        for (present, group) in groups {
+            let missing: Vec<usize> = (0..data).filter(|place| !present[*place]).collect();
+            if missing.is_empty() {
+                continue;
+            }
+            let joined = |place: usize| -> Option<Vec<u8>> {
+                let of = group.iter().map(|index| pieces[place][*index].as_deref());
+                of.collect::<Option<Vec<&[u8]>>>().map(|parts| parts.concat())
+            };
+            let mut joined: Vec<Option<Vec<u8>>> = (0..set).map(joined).collect();
+            if !code::decode(data, descriptor.lose, &mut joined) {
+                return Err(unanswered.map_or(Unreadable::Missing, Unreadable::Unanswered));
+            }
+            for place in missing {
+                let whole = joined[place].as_deref().unwrap_or_default();
+                for (index, piece) in group.iter().zip(whole.chunks(self.options.piece_len)) {
+                    pieces[place][*index] = Some(piece.to_vec());
+                }
+            }
+        }
+        let piece = |place: &mut Vec<Option<Vec<u8>>>, index: usize| {
+            place[index].take().ok_or(Unreadable::Missing)
+        };
+        (0..stripes.len())
+            .map(|index| pieces[..data].iter_mut().map(|place| piece(place, index)).collect())
+            .collect()
+    }
+
+    /// Gets pieces by place and stripe, and keeps those that are as the descriptor says.
+    fn get_pieces(
+        &self,
+        descriptor: &Descriptor,
+        wanted: &[(usize, usize)],
+        first: usize,
+        pieces: &mut [Vec<Option<Vec<u8>>>],
+        silent: &mut HashSet<usize>,
+        unanswered: &mut Option<Error>,
+    ) -> Result<(), Unreadable> {
+        let limit = self.job.time_limit();
+        let mut gets: Vec<((usize, usize), Pending)> = Vec::new();
+        for &(place, stripe) in wanted {
+            let holder = &descriptor.places[place];
+            let Some(at) = descriptor.stripes.get(stripe) else { continue };
+            let Some(offset) = self.slot_offset(holder.member, &holder.extents, at.slot) else {
+                continue;
+            };
+            if silent.contains(&place) {
+                *unanswered = Some(Error::Timeout { member: holder.member, limit });
+                continue;
+            }
+            let get = Operation::Get { offset, len: self.options.slot_len() as usize };
+            gets.push(((place, stripe), self.job.start(Epoch::ANY, holder.member, get)));
+        }
+        let mut failed = None;
+        let until = self.job.now().after(limit);
+        let left = self.wait_all(gets, until, |(place, stripe), result| match result {
+            Ok(Done::Get(bytes)) => {
+                let save = descriptor.stripes[stripe].save;
+                let (stripe_number, place_number) = (stripe as u32, place as u32);
+                let image = descriptor.image;
+                let head = Head { image, save, stripe: stripe_number, place: place_number };
+                pieces[place][stripe - first] = head.piece(&bytes).map(<[u8]>::to_vec);
+            }
+            Err(error @ (Error::Ended | Error::Unsupported { .. })) => failed = Some(error),
+            Ok(_) | Err(_) => {}
+        });
+        for ((place, _), _) in left {
+            silent.insert(place);
+            let member = descriptor.places[place].member;
+            *unanswered = Some(Error::Timeout { member, limit });
+        }
+        failed.map_or(Ok(()), |error| Err(Unreadable::Failed(error)))
+    }
+}

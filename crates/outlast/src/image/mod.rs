@@ -1,0 +1,416 @@
+//! Images: erasure-coded objects in the memories of members, replaced atomically.
+//!
+//! An image is a range of bytes with a name. It is cut into n pieces, any m of which may be lost,
+//! and each piece lies in the memory of another member, in another failure domain. A save replaces
+//! the image as a whole or not at all, writes only what has changed, and any member loads it, also
+//! after its owner's death. Lost pieces come back in the background.
+//!
+//! ```
+//! use outlast::image::{Images, Options};
+//! use outlast::store::{self, Store};
+//!
+//! let job = outlast::join()?;
+//! let store = Store::open(&job, store::Options::new())?;
+//! let images = Images::open(&store, "grid", Options::new(1 << 20).set(4).lose(1))?;
+//! let cells = vec![7; 100_000];
+//! images.save("cells", b"step 3", &cells)?;
+//! let image = images.load("cells")?;
+//! assert_eq!((image.note(), image.bytes()), (&b"step 3"[..], &cells[..]));
+//! images.close()?;
+//! store.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Promises
+//! - *Kept.* Since all pieces of an image were last whole, up to `lose` of its holders may die, or
+//!   whole domains at the level `apart`: the image is loaded as it was saved last.
+//! - *Whole again.* Lost pieces come back by themselves, and then the first promise counts anew.
+//!   Where too few domains live for that, the next save has fewer pieces.
+//! - *Honest.* Beyond that, `load` says [`ImageError::DataLost`]. It never returns older bytes.
+//!
+//! # Vocabulary
+//! - A *stripe* is n − m pieces of the image one after the other, and m parity pieces. The piece
+//!   with number i of each stripe is at *place* i of the set.
+//! - A *slot* is room for a piece with its head; an *extent* is 16 slots of the *arena*, the memory
+//!   that a member lends.
+//! - The *descriptor* is the record of the store that names the slots.
+//!
+//! # Invariants
+//! - All facts about images are records of the store: a commit is a single conditional put, and of
+//!   two members that save an image one wins.
+//! - An extent is written only by the member that has claimed it, and no slot that a descriptor
+//!   names is written again. So a process that was stopped in a save and wakes up late harms no
+//!   image.
+//! - A piece is taken only if its head and checksum are as the descriptor says.
+//!
+//! # The modules
+//! `set` chooses holders, `code` computes parity, `stripe` is the content of a slot,
+//! `descriptor` that of the record, `arena` claims extents, `save` and `load` are the calls
+//! of their names, `heal` brings lost pieces back, `regions` saves the memory of all members
+//! together. In the repository, docs/protected-windows.md
+//! has the steps, and what a survivor finds after a death in each.
+//!
+//! # Callers and deaths
+//! Programs call it through [`Images`] and [`Regions`]. When a member dies, its
+//! arena and the pieces in it are gone. The owner of each image, or the owner's heir, heals it.
+
+#![forbid(unsafe_code)]
+
+mod arena;
+mod code;
+mod descriptor;
+mod error;
+mod heal;
+mod load;
+mod options;
+mod regions;
+mod save;
+mod set;
+mod stripe;
+
+pub use error::{ImageError, ImageResult};
+pub use load::Image;
+pub use options::{Level, Options};
+pub use regions::{Owner, Regions, Restored};
+
+use crate::engine::{Activity, Done, MemberId, Pending, Time};
+use crate::job::Job;
+use crate::rma::Communicator;
+use crate::store::{Mode, Store};
+use crate::sync::lock;
+use arena::Arena;
+use save::Entry;
+use set::Sets;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The number of the communicator by which members meet to open images. The numbers of stores are
+/// hashes, or 0.
+const COMMUNICATOR_NUMBER: u64 = (1 << 43) - 1;
+
+/// The images of a job. Clones are handles of the same images.
+#[derive(Clone)]
+pub struct Images {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    job: Job,
+    store: Store,
+    comm: Communicator,
+    options: Options,
+    sets: Sets,
+    /// The beginning of the keys of all records; no other call of open has it.
+    prefix: Vec<u8>,
+    /// The arena of each member that lived at open.
+    arenas: Vec<Option<Arena>>,
+    /// The number of this member's last save.
+    saves: AtomicU64,
+    /// How many pieces were written. Relaxed: a number for people.
+    pieces_written: AtomicU64,
+    /// What this member knows of the images that it saves.
+    entries: Mutex<HashMap<Vec<u8>, Entry>>,
+    /// Whether the activity that heals has to look again. Set by saves, cleared by it: sequentially
+    /// consistent, as the flag orders nothing else.
+    is_healing_due: AtomicBool,
+    is_closed: AtomicBool,
+    /// The activity that heals.
+    healing: Mutex<Option<Activity>>,
+}
+
+impl std::fmt::Debug for Images {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Images({:?}, {:?})", self.inner.job, self.inner.options)
+    }
+}
+
+impl Images {
+    /// Opens the images of a name. All living members of the job, spares included, call this with
+    /// equal options, and lend memory for it:
+    /// [`Options`] has how much. The call waits until all have called it.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError::Invalid`] at all members if the options are wrong or differ, if the store has
+    /// fewer replicas than pieces may be lost, or with [`Options::strict`] if there are too few
+    /// domains. [`ImageError::Engine`] if the segment has no room for the arena.
+    pub fn open(store: &Store, name: &str, options: Options) -> ImageResult<Images> {
+        let job = store.job().clone();
+        let everyone = Communicator::everyone(&job, COMMUNICATOR_NUMBER)?;
+        let comm = everyone.shrink()?;
+        let regulars = job.view().regulars;
+        let mut paths = Vec::new();
+        for member in 0..job.members() as u32 {
+            paths.push(job.domain(MemberId(member))?);
+        }
+        let fault = options.fault().or_else(|| Self::fault_of_store(store, &options, regulars));
+        let own = match &fault {
+            None => Arena::lend(&job, &options).map_err(|error| error.to_string()),
+            Some(fault) => Err(fault.clone()),
+        };
+        let prefix =
+            [b"\x01image/", name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
+        // What each member lends, or why it does not: read by all after all have written it.
+        let arena_key =
+            |member: MemberId| [&prefix[..], format!("a/{}", member.0).as_bytes()].concat();
+        let told = match &own {
+            Ok(arena) => arena.encode(&options),
+            Err(reason) => [&[0], reason.as_bytes()].concat(),
+        };
+        let put = store.put(&arena_key(job.me()), &told);
+        comm.failure_ack()?;
+        comm.agree_despite_failures(u64::from(put.is_ok()))?;
+        put?;
+        let mut arenas = vec![None; job.members()];
+        let mut refusal = None;
+        for &member in comm.members() {
+            let Some(value) = store.get(&arena_key(member))? else { continue };
+            match Arena::decode(value.bytes(), &options) {
+                Ok(arena) => arenas[member.index()] = Some(arena),
+                Err(reason) => refusal = refusal.or(Some(format!("{member}: {reason}"))),
+            }
+        }
+        let sets = fault.is_none().then(|| Sets::new(&paths, regulars, &options));
+        if options.is_strict && sets.as_ref().is_some_and(|sets| sets.is_lower) {
+            let reason = format!(
+                "the level {:?} has fewer than {} failure domains; choose a lower level or a \
+                 smaller set, or leave `strict` out",
+                options.apart, options.set
+            );
+            refusal = refusal.or(Some(reason));
+        }
+        // All have read the records before they are deleted.
+        comm.failure_ack()?;
+        comm.agree_despite_failures(1)?;
+        if let Some(reason) = fault.or(refusal) {
+            store.delete(&arena_key(job.me()))?;
+            if let Ok(arena) = own {
+                arena.give_back(&job, &options);
+            }
+            comm.free()?;
+            return Err(ImageError::Invalid { reason });
+        }
+        let sets = sets.expect("the options have no fault");
+        let inner = Arc::new(Inner {
+            job: job.clone(),
+            store: store.clone(),
+            comm,
+            options,
+            sets,
+            prefix,
+            arenas,
+            saves: AtomicU64::new(0),
+            pieces_written: AtomicU64::new(0),
+            entries: Mutex::default(),
+            is_healing_due: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            healing: Mutex::default(),
+        });
+        let healing = inner.clone();
+        let activity = job.spawn("outlast-heal", Box::new(move || healing.run_healing()))?;
+        *lock(&inner.healing) = Some(activity);
+        Ok(Images { inner })
+    }
+
+    fn fault_of_store(store: &Store, options: &Options, regulars: usize) -> Option<String> {
+        if store.mode() != Mode::Localized {
+            return Some("images need a store in localized mode".to_string());
+        }
+        let needed = (options.lose + 1).min(regulars);
+        (store.replicas() < needed).then(|| {
+            format!(
+                "the store has {} replicas, and its records have to outlast what images do: open \
+                 it with {needed}",
+                store.replicas()
+            )
+        })
+    }
+
+    /// Whether pieces are apart at the level that was asked for, and as many as were asked for.
+    /// Otherwise the level has too few domains, and the loss of a domain may take several pieces of
+    /// an image along; `outlast plan` says what that costs.
+    pub fn is_apart_as_asked(&self) -> bool {
+        !self.inner.sets.is_lower
+    }
+
+    /// The members that would hold the pieces of this member's next image.
+    pub fn holders(&self) -> Vec<MemberId> {
+        self.inner.sets.choose(self.inner.job.me(), &self.inner.job.view())
+    }
+
+    /// Saves an image under a name, with a note. `Ok` means that all its pieces are at their
+    /// holders. Only what has changed since this member's last save of the name is written. On an
+    /// error the image that was saved before stands, except as [`ImageError::Timeout`] says.
+    pub fn save(&self, name: &str, note: &[u8], bytes: &[u8]) -> ImageResult<()> {
+        self.save_from(name, note, bytes.len() as u64, |at, buffer| {
+            buffer.copy_from_slice(&bytes[at as usize..at as usize + buffer.len()]);
+        })
+    }
+
+    /// [`Images::save`] of bytes that `read` copies: it is given an offset and a buffer to fill.
+    /// The bytes must not change during the call.
+    pub fn save_from(
+        &self,
+        name: &str,
+        note: &[u8],
+        len: u64,
+        mut read: impl FnMut(u64, &mut [u8]),
+    ) -> ImageResult<()> {
+        self.inner.check_open()?;
+        self.inner.save_image(name, note, len, &mut read)
+    }
+
+    /// Loads an image as it was saved last, by any member.
+    pub fn load(&self, name: &str) -> ImageResult<Image> {
+        self.inner.check_open()?;
+        self.inner.load_image(&self.inner.image_key(name), name, None)
+    }
+
+    /// Fills `buffer` with the bytes of an image from an offset on.
+    pub fn read(&self, name: &str, offset: u64, buffer: &mut [u8]) -> ImageResult<()> {
+        self.inner.check_open()?;
+        let range = offset..offset.saturating_add(buffer.len() as u64);
+        let image = self.inner.load_image(&self.inner.image_key(name), name, Some(range))?;
+        buffer.copy_from_slice(image.bytes());
+        Ok(())
+    }
+
+    /// Deletes an image. Returns whether it existed. Its memory is used again by later saves.
+    pub fn delete(&self, name: &str) -> ImageResult<bool> {
+        self.inner.check_open()?;
+        let key = self.inner.image_key(name);
+        self.inner.with_entry(&key, |entry| {
+            let existed = self.inner.store.delete(&key)?;
+            self.inner.forget(entry);
+            Ok(existed)
+        })
+    }
+
+    /// How many pieces of images are missing: their holders are dead, and no other member holds
+    /// them yet.
+    pub fn pieces_missing(&self) -> ImageResult<usize> {
+        self.inner.check_open()?;
+        let view = self.inner.job.view();
+        let descriptors = self.inner.descriptors()?;
+        let missing = |(_, _, descriptor): &(_, _, descriptor::Descriptor)| {
+            descriptor.places.iter().filter(|place| !view.is_living(place.member)).count()
+        };
+        Ok(descriptors.iter().map(missing).sum())
+    }
+
+    /// How many pieces this member's saves have written so far.
+    pub fn pieces_written(&self) -> u64 {
+        self.inner.pieces_written.load(Ordering::Relaxed)
+    }
+
+    /// Closes the images: they and their pieces are gone. All living members call this. It waits
+    /// until all have called it, or returns [`ImageError::Timeout`] at the job's time limit; the
+    /// images are closed in both cases.
+    pub fn close(&self) -> ImageResult<()> {
+        self.inner.check_open()?;
+        self.inner.close()
+    }
+}
+
+impl Inner {
+    fn check_open(&self) -> ImageResult<()> {
+        match self.is_closed.load(Ordering::SeqCst) || self.job.has_ended() {
+            true => Err(ImageError::Closed),
+            false => Ok(()),
+        }
+    }
+
+    fn close(&self) -> ImageResult<()> {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let _ = self.job.ring(self.job.me());
+        let healing = lock(&self.healing).take();
+        let until = self.job.now().after(self.job.time_limit());
+        let has_ended = healing.is_none_or(|activity| self.job.wait_for(&activity, until));
+        // No member puts into the arenas of others any more when the first arena is given back.
+        let is_quiet = has_ended && !self.has_late_puts();
+        self.comm.failure_ack()?;
+        let ended = self.comm.agree_despite_failures(u64::from(is_quiet))?;
+        let first = (0..self.comm.size()).find(|rank| !ended.failed.contains(rank));
+        if first == Some(self.comm.rank()) {
+            for key in self.store.scan(&self.prefix)? {
+                self.store.delete(&key)?;
+            }
+        }
+        self.comm.free()?;
+        if let Some(arena) = &self.arenas[self.job.me().index()]
+            && ended.flags == 1
+        {
+            arena.give_back(&self.job, &self.options);
+        }
+        Ok(())
+    }
+
+    /// The key of the descriptor of an image.
+    fn image_key(&self, name: &str) -> Vec<u8> {
+        [&self.prefix[..], b"d/i/", name.as_bytes()].concat()
+    }
+
+    /// The key of what this member knows of the image of a record: the records of all generations
+    /// of a member's regions are about the same memory.
+    fn entry_key(&self, key: &[u8]) -> Vec<u8> {
+        let is_of_regions = key[self.prefix.len()..].starts_with(b"d/r/");
+        let end = key.iter().rposition(|byte| *byte == b'/').filter(|_| is_of_regions);
+        key[..end.unwrap_or(key.len())].to_vec()
+    }
+
+    /// Waits for operations until all are complete or the time is over; returns those that are not.
+    fn wait_all<T>(
+        &self,
+        mut pending: Vec<(T, Pending)>,
+        until: Time,
+        mut done: impl FnMut(T, crate::engine::Result<Done>),
+    ) -> Vec<(T, Pending)> {
+        loop {
+            let bell = self.job.bell();
+            let mut left = Vec::new();
+            for (what, mut operation) in pending {
+                match self.job.poll(&mut operation) {
+                    Some(result) => done(what, result),
+                    None => left.push((what, operation)),
+                }
+            }
+            pending = left;
+            if pending.is_empty() || self.job.now() >= until || self.job.has_ended() {
+                return pending;
+            }
+            self.job.park(bell, until);
+        }
+    }
+
+    /// Runs `body` with what this member knows of an image. Other activities of this member that
+    /// save or heal the image wait meanwhile.
+    fn with_entry<T>(
+        &self,
+        key: &[u8],
+        body: impl FnOnce(&mut Entry) -> ImageResult<T>,
+    ) -> ImageResult<T> {
+        let limit = self.job.time_limit();
+        let until = self.job.now().after(limit);
+        let mut entry = loop {
+            let bell = self.job.bell();
+            {
+                let mut entries = lock(&self.entries);
+                let entry = entries.entry(key.to_vec()).or_default();
+                if !entry.is_busy {
+                    let taken = std::mem::take(entry);
+                    entry.is_busy = true;
+                    break taken;
+                }
+            }
+            if self.job.now() >= until || self.job.has_ended() {
+                return Err(ImageError::Timeout { member: self.job.me(), limit });
+            }
+            self.job.park(bell, until);
+        };
+        let result = body(&mut entry);
+        lock(&self.entries).insert(key.to_vec(), entry);
+        let _ = self.job.ring(self.job.me());
+        result
+    }
+}

@@ -1,0 +1,215 @@
+//! Closing a store at a member, and the end of its memory.
+//!
+//! `docs/protocol/opening.md` has the steps *announce*, *wait*, *end*, *quiet* and *forget*. The
+//! call of the program takes the first three, and the background takes the others: the memory of a
+//! closed store goes back to the segment when no member can reach it any more.
+//!
+//! Orderings: `is_closed` is stored SeqCst before the gate is closed for ever, and *quiet* reads
+//! the operation counters after that. So an operation finds the gate closed, or *quiet* waits for
+//! it (`gate.rs`). `is_forgotten` is relaxed: the destructor that reads it runs after all other
+//! references were dropped, which orders it behind them.
+
+use crate::engine::{Error, MemberId, MemberSet, Time};
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::member::state::StoreState;
+use crate::store::operation::error::engine_error;
+use crate::store::operation::message::Message;
+use crate::store::operation::quiescence::Quiescence;
+use crate::sync::lock;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The first pause between two looks whether this member is quiet, and the longest. Pauses double.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// The end of an opening, after it was closed at this member.
+pub(in crate::store) struct Ending {
+    progress: Mutex<Progress>,
+    /// Whether no other member can reach the memory of this opening: none knows it yet, or all have
+    /// said that they are quiet.
+    pub(in crate::store::member) is_forgotten: AtomicBool,
+    /// The process that has made the memory. A forked child has a copy of this state, and must not
+    /// give the memory back.
+    process: u32,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// The operations that were in flight when the store was closed.
+    in_flight: Option<Quiescence>,
+    /// The members that reach the memory of no member any more, for this opening.
+    quiet: MemberSet,
+    /// The members that were told that this member is quiet.
+    told: MemberSet,
+    pause: Option<Duration>,
+}
+
+impl Ending {
+    pub(in crate::store::member) fn new() -> Ending {
+        Ending {
+            progress: Mutex::default(),
+            is_forgotten: AtomicBool::new(true),
+            process: std::process::id(),
+        }
+    }
+}
+
+impl StoreState {
+    /// Tells the other members that this member closes the store, waits until all living members
+    /// close it, and ends it here.
+    pub(in crate::store) fn close(&self) -> StoreResult<()> {
+        let job = &self.job;
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(StoreError::Closed);
+        }
+        self.announce_closing()?;
+        let limit = job.time_limit();
+        let until = job.now().after(limit);
+        let result = loop {
+            let bell = job.bell();
+            let closing = lock(&self.closing).clone();
+            let Some(member) = job.view().living().find(|&member| !closing.contains(member)) else {
+                break Ok(());
+            };
+            if job.now() >= until || job.has_ended() {
+                break Err(StoreError::Timeout { member, limit });
+            }
+            job.park(bell, until);
+        };
+        self.end();
+        result
+    }
+
+    /// Gives up an opening that this member never got to use. No call of this member is in flight.
+    pub(in crate::store::member) fn abandon(&self) {
+        // A member that does not get the message learns it from the `Hello` of the next opening.
+        let _ = self.announce_closing();
+        self.shut();
+    }
+
+    /// *announce*.
+    fn announce_closing(&self) -> StoreResult<()> {
+        lock(&self.closing).insert(self.me());
+        let others: Vec<MemberId> =
+            self.job.view().living().filter(|&member| member != self.me()).collect();
+        for member in others {
+            match self.send(member, &Message::Closing) {
+                Ok(()) | Err(Error::Dead { .. }) => {}
+                Err(error) => return Err(engine_error(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// *end*: no call passes from now on, and the name is free for the next opening.
+    pub(in crate::store) fn end(&self) {
+        self.shut();
+        self.stores.close(self.address);
+    }
+
+    /// No call passes from now on, and the background takes the next steps.
+    fn shut(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.gate.close_for_ever();
+        let _ = self.job.ring(self.me());
+    }
+
+    /// *quiet* and *forget*, by the background of a member that has closed the store. Returns when
+    /// to run again.
+    pub(in crate::store::member) fn end_some(&self) -> Time {
+        let (job, me) = (&self.job, self.me());
+        if job.has_ended() || self.ending.is_forgotten.load(Ordering::Relaxed) {
+            return Time::NEVER;
+        }
+        let is_quiet = lock(&self.ending.progress).quiet.contains(me);
+        if !is_quiet && !self.has_come_to_rest() {
+            return self.pause();
+        }
+        let told = {
+            let mut progress = lock(&self.ending.progress);
+            progress.quiet.insert(me);
+            progress.told.clone()
+        };
+        let communicator = lock(&self.coordinated.communicator).take();
+        if let Some(communicator) = communicator {
+            // Freeing is local. It fails only if the membership has ended.
+            let _ = communicator.free();
+        }
+        let view = job.view();
+        let mut has_told_all = true;
+        for member in view.living().filter(|&member| member != me && !told.contains(member)) {
+            match self.try_send(member, &Message::Quiet) {
+                Ok(true) | Err(Error::Dead { .. }) => {
+                    lock(&self.ending.progress).told.insert(member);
+                }
+                Ok(false) | Err(_) => has_told_all = false,
+            }
+        }
+        let quiet = lock(&self.ending.progress).quiet.clone();
+        if !view.living().all(|member| quiet.contains(member)) {
+            return if has_told_all { Time::NEVER } else { self.pause() };
+        }
+        // The dead have not said that they are quiet: their requests must be over.
+        job.drain_requests_of_dead();
+        if !has_told_all || job.is_serving_dead() {
+            return self.pause();
+        }
+        self.stores.forget(self.address);
+        self.ending.is_forgotten.store(true, Ordering::Relaxed);
+        Time::NEVER
+    }
+
+    /// Whether this member reaches the memory of no member any more: its operations have ended, its
+    /// stragglers have landed, and it has no pins.
+    fn has_come_to_rest(&self) -> bool {
+        let in_flight = lock(&self.ending.progress).in_flight.take();
+        // A load of the own segment fails only when this member has ended.
+        let mut in_flight = match in_flight {
+            Some(in_flight) => in_flight,
+            None => Quiescence::begin(self).unwrap_or_default(),
+        };
+        let has_drained = in_flight.is_over(self, &[]).unwrap_or(true);
+        lock(&self.ending.progress).in_flight = Some(in_flight);
+        has_drained && self.straggling_replica().is_none() && !self.has_pins()
+    }
+
+    /// The time of the next look.
+    fn pause(&self) -> Time {
+        let mut progress = lock(&self.ending.progress);
+        let pause = progress.pause.map_or(PAUSE, |pause| (pause * 2).min(PAUSE_MAX));
+        progress.pause = Some(pause);
+        drop(progress);
+        self.job.now().after(pause)
+    }
+
+    /// Records that a member reaches the memory of this opening no more.
+    pub(in crate::store::member) fn record_quiet(&self, from: MemberId) {
+        lock(&self.ending.progress).quiet.insert(from);
+        let _ = self.job.ring(self.me());
+    }
+
+    /// Records that a member has begun a later opening: it has closed this opening. If it had never
+    /// begun this opening, it reaches no memory of it, either.
+    pub(in crate::store::member) fn overtaken_by(&self, member: MemberId) {
+        lock(&self.closing).insert(member);
+        if !self.has_greeted(member) {
+            lock(&self.ending.progress).quiet.insert(member);
+        }
+    }
+
+    /// Whether the service of this opening has nothing left to do.
+    pub(in crate::store::member) fn is_over(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire) && self.ending.is_forgotten.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for StoreState {
+    /// Gives the memory back to the segment, if no other member can reach it.
+    fn drop(&mut self) {
+        if *self.ending.is_forgotten.get_mut() && self.ending.process == std::process::id() {
+            self.release_memory();
+        }
+    }
+}

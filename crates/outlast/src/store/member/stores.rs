@@ -1,0 +1,273 @@
+//! The stores of a job at a member, by their names: which of them are open, the openings that other
+//! members have begun, and the way of a message to its store.
+//!
+//! A store has a name. It can be opened again under that name after it was closed, and each of
+//! these *openings* has a number. A message carries the hash of the name and the number of the
+//! opening, so that a late message of an earlier opening never reaches a later opening.
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/opening.md"))]
+
+use crate::engine::{Epoch, MemberId, Message as EngineMessage, View};
+use crate::job::Job;
+use crate::store::error::{StoreError, StoreResult};
+use crate::store::member::state::StoreState;
+use crate::store::operation::message::{Address, Message, PORT};
+use crate::store::options::{NAME_LEN_MAX, Options};
+use crate::sync::lock;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+
+/// The stores of the job at this member.
+#[derive(Default)]
+pub(in crate::store) struct Stores {
+    /// By the hash of their names. A member keeps an entry for each name that it or another member
+    /// has ever opened, since it numbers the openings.
+    named: Mutex<BTreeMap<u64, Named>>,
+    /// With salvage: the epoch whose dead segments were given back.
+    discarded: Mutex<Option<Epoch>>,
+}
+
+/// What this member knows of the store of a name.
+#[derive(Default)]
+struct Named {
+    name: String,
+    /// The number of this member's newest opening; 0 if it has never opened the store.
+    opening: u64,
+    usage: Usage,
+    /// The newest `Hello` of each member, with the number of its opening.
+    hellos: BTreeMap<MemberId, (u64, Hello)>,
+    /// The openings of this member whose memory other members may still reach, with their numbers.
+    states: Vec<(u64, Weak<StoreState>)>,
+}
+
+/// What this member does with the store of a name.
+#[derive(Default)]
+enum Usage {
+    /// The store is not open.
+    #[default]
+    Closed,
+    /// A call of `open` is going on, or the store is open.
+    Open,
+    /// The last call of `open` has failed after this member had said `Hello`. Other members may
+    /// have opened the store, so the next call takes this opening up.
+    Failed,
+}
+
+/// The content of a `Hello`: the offset of the sender's root, and its options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Hello {
+    pub(in crate::store) root: u64,
+    /// Replicas, partitions, buckets, checksums plus 2 for salvage, mode.
+    pub(in crate::store) options: [u64; 5],
+}
+
+/// How an attempt to open a store begins.
+pub(in crate::store::member) enum Begin {
+    /// With a new opening of this number.
+    New(Address),
+    /// With the opening of an earlier call, which had failed.
+    Again(Arc<StoreState>),
+}
+
+impl Stores {
+    /// The stores of this member.
+    pub(in crate::store) fn of(job: &Job) -> Arc<Stores> {
+        job.layer(Stores::default).0
+    }
+
+    /// Begins to open a store under the name of its options. An opening whose call failed is taken
+    /// up if its options are these, and no member asks for another opening.
+    pub(in crate::store::member) fn begin(
+        &self,
+        job: &Job,
+        options: &Options,
+    ) -> StoreResult<Begin> {
+        let name = &options.name;
+        if name.len() > NAME_LEN_MAX {
+            let len = name.len();
+            let reason = format!("the name of the store has {len} bytes, more than {NAME_LEN_MAX}");
+            return Err(StoreError::Invalid { reason });
+        }
+        let view = job.view();
+        let mut abandoned = None;
+        let begin = {
+            let mut stores = lock(&self.named);
+            let store = Address::new(name, 0).store;
+            let named = stores.entry(store).or_default();
+            if named.opening == 0 && named.hellos.is_empty() {
+                named.name.clone_from(name);
+            } else if named.name != *name {
+                let reason = format!(
+                    "the names {name:?} and {:?} have equal hashes; choose another name",
+                    named.name
+                );
+                return Err(StoreError::Invalid { reason });
+            }
+            let begun = match named.usage {
+                Usage::Open => return Err(StoreError::AlreadyOpen { name: name.clone() }),
+                Usage::Closed => None,
+                Usage::Failed => named.states.last().and_then(|(_, state)| state.upgrade()),
+            };
+            let newest = named.hellos.values().map(|(opening, _)| *opening).max().unwrap_or(0);
+            let is_usable = |state: &Arc<StoreState>| {
+                state.options == *options
+                    && newest <= named.opening
+                    && state.mismatch(&view).is_none()
+            };
+            named.usage = Usage::Open;
+            match begun {
+                Some(state) if is_usable(&state) => Begin::Again(state),
+                begun => {
+                    abandoned = begun;
+                    let opening = newest.max(named.opening + 1);
+                    Begin::New(Address { store, opening })
+                }
+            }
+        };
+        if let Some(state) = abandoned {
+            state.abandon();
+        }
+        Ok(begin)
+    }
+
+    /// Registers a new opening, so that it gets its messages, and gives it what other members have
+    /// said before.
+    pub(in crate::store::member) fn register(&self, state: &Arc<StoreState>) {
+        let hellos: Vec<(MemberId, Hello)> = {
+            let mut stores = lock(&self.named);
+            let Some(named) = stores.get_mut(&state.address.store) else { return };
+            named.opening = state.address.opening;
+            named.states.push((named.opening, Arc::downgrade(state)));
+            let said = named.hellos.iter();
+            let said = said.filter(|(_, (opening, _))| *opening == state.address.opening);
+            said.map(|(&member, &(_, hello))| (member, hello)).collect()
+        };
+        hellos.into_iter().for_each(|(member, hello)| state.greeted_by(member, hello));
+    }
+
+    /// Records that a call of `open` has no opening: it has failed before it made an opening, or
+    /// has abandoned it.
+    pub(in crate::store::member) fn give_up(&self, address: Address) {
+        if let Some(named) = lock(&self.named).get_mut(&address.store) {
+            named.usage = Usage::Closed;
+        }
+    }
+
+    /// Records that a call of `open` has failed after this member had said `Hello`.
+    pub(in crate::store::member) fn fail(&self, address: Address) {
+        self.set_usage(address, Usage::Failed);
+    }
+
+    /// Records that this member has closed an opening: the store can be opened again.
+    pub(in crate::store::member) fn close(&self, address: Address) {
+        self.set_usage(address, Usage::Closed);
+    }
+
+    fn set_usage(&self, address: Address, usage: Usage) {
+        if let Some(named) = lock(&self.named).get_mut(&address.store)
+            && named.opening == address.opening
+        {
+            named.usage = usage;
+        }
+    }
+
+    /// Forgets an opening: no member reaches its memory any more.
+    pub(in crate::store::member) fn forget(&self, address: Address) {
+        if let Some(named) = lock(&self.named).get_mut(&address.store) {
+            named.states.retain(|(opening, _)| *opening != address.opening);
+        }
+    }
+
+    /// Whether another member has begun a later opening of the store.
+    pub(in crate::store::member) fn is_overtaken(&self, address: Address) -> bool {
+        let stores = lock(&self.named);
+        let hellos = stores.get(&address.store).map(|named| named.hellos.values());
+        hellos.is_some_and(|mut hellos| hellos.any(|(opening, _)| *opening > address.opening))
+    }
+
+    /// The openings of all stores that this member has not closed.
+    fn unclosed(&self) -> Vec<Arc<StoreState>> {
+        let stores = lock(&self.named);
+        let unclosed = stores.values().filter(|named| !matches!(named.usage, Usage::Closed));
+        unclosed.filter_map(|named| named.states.last()?.1.upgrade()).collect()
+    }
+
+    /// The stores that are open at this member, and that it is not closing, in an order that is
+    /// identical at all members.
+    pub(in crate::store) fn usable(&self) -> impl Iterator<Item = Arc<StoreState>> + use<> {
+        let is_usable = |state: &Arc<StoreState>| {
+            state.is_open.load(Ordering::Acquire) && !lock(&state.closing).contains(state.me())
+        };
+        self.unclosed().into_iter().filter(is_usable)
+    }
+
+    /// The last step of `salvage.release`: gives the segments of the dead members of a view back,
+    /// once no store of the job needs them. A store that a dead member had open is known here, at
+    /// least as an opening that has begun, since all living members begin it before any can use it.
+    pub(in crate::store::member) fn discard_dead_segments(&self, job: &Job, view: &View) {
+        let is_done = |state: &Arc<StoreState>| state.has_released(view.epoch);
+        if *lock(&self.discarded) == Some(view.epoch) || !self.unclosed().iter().all(is_done) {
+            return;
+        }
+        for dead in view.dead.iter() {
+            if let Err(error) = job.discard_dead_segment(dead) {
+                let member = dead.0;
+                tracing::warn!(member, %error, "the memory of a dead member was not given back");
+            }
+        }
+        *lock(&self.discarded) = Some(view.epoch);
+    }
+
+    /// Receives and handles all messages that have arrived, for whichever store.
+    pub(in crate::store::member) fn serve_messages(&self, job: &Job) {
+        while let Some(message) = job.receive(PORT) {
+            self.serve(job, &message);
+        }
+    }
+
+    fn serve(&self, job: &Job, message: &EngineMessage) {
+        let Some((address, note)) = Address::open(&message.bytes) else { return };
+        let Some(note) = Message::decode(note) else { return };
+        if let Message::Hello { root, replicas, partitions, buckets, checksums, mode, name } = note
+        {
+            let options = [replicas, partitions, buckets, checksums, mode];
+            self.greeted_by(address, &name, message.from, Hello { root, options });
+            let _ = job.ring(job.me());
+        } else if let Some(state) = self.find(address) {
+            state.handle(message.from, note);
+        }
+    }
+
+    fn find(&self, address: Address) -> Option<Arc<StoreState>> {
+        let stores = lock(&self.named);
+        let states = &stores.get(&address.store)?.states;
+        states.iter().find(|(opening, _)| *opening == address.opening)?.1.upgrade()
+    }
+
+    /// Records a `Hello`. It also says that its sender has closed the earlier openings.
+    fn greeted_by(&self, address: Address, name: &str, from: MemberId, hello: Hello) {
+        let states: Vec<Arc<StoreState>> = {
+            let mut stores = lock(&self.named);
+            let named = stores.entry(address.store).or_default();
+            if named.opening == 0 && named.hellos.is_empty() {
+                named.name = name.into();
+            } else if named.name != name {
+                // The names have equal hashes. `open` refuses the second name at each member.
+                return;
+            }
+            let newest = named.hellos.entry(from).or_insert((0, hello));
+            if address.opening < newest.0 {
+                return;
+            }
+            *newest = (address.opening, hello);
+            named.states.iter().filter_map(|(_, state)| state.upgrade()).collect()
+        };
+        for state in states {
+            if state.address.opening == address.opening {
+                state.greeted_by(from, hello);
+            } else if state.address.opening < address.opening {
+                state.overtaken_by(from);
+            }
+        }
+    }
+}
