@@ -1,0 +1,277 @@
+//! Claiming a task, running it, and putting its result.
+
+use crate::cx::Cx;
+use crate::error::TaskError;
+use crate::frame::Frame;
+use crate::record::{Blob, Outcome, Record, State, TaskId};
+use crate::resume::Memory;
+use crate::slots::Content;
+use crate::steps::{Step, mutant, within};
+use crate::worker::{ChildFailed, RunOver, Worker};
+use outlast::MemberId;
+use outlast::store::Version;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A task that this worker holds.
+pub(crate) struct Hold {
+    id: TaskId,
+    record: Record,
+    version: Version,
+    memory: Option<Memory>,
+}
+
+/// What a try to claim a task found.
+pub(crate) enum Claim {
+    Taken(Box<Hold>),
+    /// The task needs no worker any more, or its slot holds another task.
+    Gone,
+    /// Another worker has it, or it may not be started on this stack.
+    NotNow,
+}
+
+impl Worker {
+    /// The step `claim`: makes this worker the holder of an open task whose record was read.
+    /// `is_idle` says that nothing is on the worker's stack.
+    pub(crate) fn claim_read(
+        &self,
+        id: TaskId,
+        mut record: Record,
+        mut version: Version,
+        is_idle: bool,
+    ) -> Claim {
+        match record.state {
+            State::Open => {}
+            State::Held(_) => return Claim::NotNow,
+            _ => return Claim::Gone,
+        }
+        let mut memory = None;
+        if !record.past.is_empty() && !is_idle {
+            // The bottom rule: on top of a stack a task may start only if all its children of
+            // earlier lives are done. They were all shared by past holders, which are dead, so
+            // there will be no more of them.
+            let Some(found) = self.memory_of(id, &record.past) else { return Claim::NotNow };
+            if !found.unfinished.is_empty() && !mutant("no-bottom-rule") {
+                return Claim::NotNow;
+            }
+            memory = Some(found);
+        }
+        if record.past.iter().any(|&worker| !self.is_dead(worker)) {
+            return Claim::NotNow;
+        }
+        let step = within(Step::Claim);
+        record.state = State::Held(self.me);
+        version = if mutant("claim-unconditional") {
+            let entry = crate::record::Entry::Task(record.clone());
+            self.insist(|| self.handle(id).put(&crate::record::encode(&entry)))
+        } else if let Some(version) = self.insist_on_condition(id, &record, version) {
+            version
+        } else {
+            // A try without an answer may have happened: nobody else writes held(me).
+            match self.read(id) {
+                Some((now, at)) if now.state == State::Held(self.me) => {
+                    if mutant("claim-forgotten") {
+                        return Claim::NotNow;
+                    }
+                    record = now;
+                    at
+                }
+                Some(_) => return Claim::NotNow,
+                None => return Claim::Gone,
+            }
+        };
+        drop(step);
+        if id.owner() != Some(MemberId(self.me)) {
+            self.count(|counts| &counts.moved);
+        }
+        if !record.past.is_empty() && memory.is_none() {
+            memory = self.memory_of(id, &record.past);
+        }
+        if let Some(memory) = &memory {
+            self.count(|counts| &counts.again);
+            if memory.is_poisoned(&record.past, self.options.attempts) && !mutant("never-poisoned")
+            {
+                self.count(|counts| &counts.poisoned);
+                let task = self.options.registry.name(record.task).to_string();
+                let members = record.past.clone();
+                let mut hold = Hold { id, record, version, memory: None };
+                let failed = Outcome::Failed(TaskError::Poisoned { task, members });
+                self.complete(&mut hold, failed);
+                return Claim::Gone;
+            }
+        }
+        Claim::Taken(Box::new(Hold { id, record, version, memory }))
+    }
+
+    /// Runs a task that this worker holds, on top of the frame `below`, and puts its result.
+    pub(crate) fn execute(&self, mut hold: Box<Hold>, below: Option<&Frame<'_>>) {
+        let id = hold.id;
+        let Some(listed) = self.options.registry.listed(hold.record.task) else {
+            let task = format!("number {}", hold.record.task);
+            return self.complete(&mut hold, Outcome::Failed(TaskError::Unregistered { task }));
+        };
+        let Some(arguments) = self.fetch(id, hold.record.arguments.clone(), "in") else {
+            // The arguments are deleted when nobody wants the task any more.
+            return;
+        };
+        let unsaved = self.unsaved.get();
+        self.forget_time();
+        self.depth.set(self.depth.get() + listed.weight);
+        let memory = hold.memory.as_ref().map(|memory| &memory.root);
+        let border = Frame::border(below, id);
+        let run = || {
+            let mut cx = Cx::new(self, &border, memory);
+            (listed.run)(&arguments, &mut cx)
+        };
+        let result = catch_unwind(AssertUnwindSafe(run));
+        self.depth.set(self.depth.get() - listed.weight);
+        let outcome = match result {
+            Ok(Ok(output)) => Ok(output),
+            Ok(Err(error)) => {
+                let task = listed.name.clone();
+                Err(TaskError::Encoding { task, reason: error.to_string() })
+            }
+            Err(payload) => Err(self.failure(&listed.name, payload)),
+        };
+        self.withdraw_unjoined(id);
+        self.charged(|| match outcome {
+            Ok(output) => self.complete_with(&mut hold, output),
+            Err(error) => self.complete(&mut hold, Outcome::Failed(error)),
+        });
+        // All that the task has forked is covered by its result.
+        let mut blobs = self.slots.borrow_mut().free(|used| used.parent == id);
+        blobs.extend(hold.memory.take().map_or(Vec::new(), |memory| memory.blobs));
+        self.delete(blobs);
+        self.unsaved.set(unsaved);
+        self.forget_time();
+    }
+
+    /// How a task failed, from what its panic carried. A panic that is no failure of the task goes
+    /// on: the end of the run, and under the simulator the death of the member.
+    pub(crate) fn failure(&self, task: &str, payload: Box<dyn Any + Send>) -> TaskError {
+        if payload.is::<RunOver>() || self.job.has_ended() {
+            resume_unwind(payload);
+        }
+        match payload.downcast::<ChildFailed>() {
+            Ok(failed) => failed.0,
+            Err(payload) => {
+                let message = payload
+                    .downcast_ref::<&str>()
+                    .map(ToString::to_string)
+                    .or_else(|| payload.downcast_ref::<String>().cloned())
+                    .unwrap_or_else(|| "a payload that is no text".to_string());
+                TaskError::Panicked { task: task.to_string(), message }
+            }
+        }
+    }
+
+    /// Puts the output of a task, under a key of its own if it is long.
+    fn complete_with(&self, hold: &mut Hold, output: Vec<u8>) {
+        let mut blobs = Vec::new();
+        let mut output = Some(output);
+        let blob = self.insist(|| {
+            let bytes = output.take().unwrap_or_default();
+            let kept = bytes.clone();
+            self.blob(hold.id, bytes, "out", &mut blobs).ok_or_else(|| {
+                output = Some(kept);
+                outlast::store::StoreError::OutOfMemory {
+                    member: MemberId(self.me),
+                    reason: "no room for the output of a task".to_string(),
+                }
+            })
+        });
+        if !self.complete_counts(hold, Outcome::Output(blob)) {
+            self.delete(blobs);
+        }
+    }
+
+    fn complete(&self, hold: &mut Hold, outcome: Outcome) {
+        self.complete_counts(hold, outcome);
+    }
+
+    /// The step `complete`: puts the result of a task; returns whether it counts.
+    fn complete_counts(&self, hold: &mut Hold, outcome: Outcome) -> bool {
+        let step = within(Step::Complete);
+        hold.record.state = State::Done(outcome);
+        if mutant("complete-unconditional") {
+            let entry = crate::record::Entry::Task(hold.record.clone());
+            self.insist(|| self.handle(hold.id).put(&crate::record::encode(&entry)));
+        } else {
+            while self.insist_on_condition(hold.id, &hold.record, hold.version).is_none() {
+                match self.read(hold.id) {
+                    // A program that adopts the keys of the dead makes new versions.
+                    Some((now, version)) if now.state == State::Held(self.me) => {
+                        hold.version = version;
+                    }
+                    // A try without an answer has happened: only this worker completes it.
+                    Some((now, _)) if matches!(now.state, State::Done(_)) => break,
+                    _ => {
+                        self.count(|counts| &counts.lost);
+                        return false;
+                    }
+                }
+            }
+        }
+        drop(step);
+        let _step = within(Step::Notify);
+        self.notify(hold);
+        true
+    }
+
+    /// The step `notify`: rings the worker that waits for a task.
+    fn notify(&self, hold: &Hold) {
+        let Some(owner) = hold.id.owner() else {
+            let living: Vec<MemberId> = self.view().living().collect();
+            return self.boards.tell_over(&living, self.run.get());
+        };
+        let waiter = if self.is_dead(owner.0) {
+            match self.read(hold.record.parent) {
+                Some((Record { state: State::Held(worker), .. }, _)) => MemberId(worker),
+                _ => return,
+            }
+        } else {
+            owner
+        };
+        if waiter.0 != self.me {
+            let _ = self.job.ring(waiter);
+        }
+    }
+
+    /// Withdraws the tasks that a task has shared and not joined: nobody wants their outputs.
+    fn withdraw_unjoined(&self, parent: TaskId) {
+        let unjoined = self.slots.borrow().unjoined(parent);
+        for id in unjoined {
+            self.withdraw(id);
+        }
+    }
+
+    /// Withdraws a task. Its holder, if it has one, finds out when it puts its result, or asks.
+    pub(crate) fn withdraw(&self, id: TaskId) {
+        self.boards.unadvertise(id);
+        while let Some((mut record, version)) = self.read(id) {
+            if record.state.is_final() {
+                break;
+            }
+            record.state = State::Withdrawn;
+            if self.insist_on_condition(id, &record, version).is_some() {
+                self.count(|counts| &counts.withdrawn);
+                break;
+            }
+        }
+    }
+
+    /// Marks an own slot as joined: its output is used, and kept until it is covered.
+    pub(crate) fn mark_joined(&self, id: TaskId, outcome: &Outcome) {
+        if id.owner() != Some(MemberId(self.me)) {
+            return;
+        }
+        let mut slots = self.slots.borrow_mut();
+        let Some(used) = slots.get_mut(id.slot).filter(|used| used.id == id) else { return };
+        if used.content == (Content::Task { is_joined: false }) {
+            used.content = Content::Task { is_joined: true };
+        }
+        if let Outcome::Output(Blob::External { writer, .. }) = outcome {
+            used.blobs.push(self.keys.blob(id, *writer, "out"));
+        }
+    }
+}

@@ -1,0 +1,716 @@
+//! A worker: the part of a member that runs tasks. This file has its state, the look at the clock
+//! and the board, sharing and saving.
+//!
+//! A worker belongs to the thread that called [`crate::Tasks::open`]. What the background of the
+//! member needs of it is in [`crate::background::Shared`].
+
+use crate::background::Shared;
+use crate::board::Boards;
+use crate::counts::Counts;
+use crate::error::{Error, TaskError};
+use crate::frame::{Frame, Kind, Sharing};
+use crate::options::{Beat, Options};
+use crate::record::{
+    BagPart, Blob, Entry, INLINE_LEN_MAX, Keys, Path, Progress, Record, Saved, Side, State, TaskId,
+    WorkerInfo, decode, encode, hash,
+};
+use crate::slots::{Content, Slots, Taken, Use};
+use crate::steps::{Step, within};
+use crate::task::Offer;
+use outlast::store::{Expect, KeyHandle, Store, StoreError, StoreResult, Version};
+use outlast::{Job, MemberId, View};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often a worker looks at the clock and its board, about, in nanoseconds.
+const LOOK_NS: u64 = 20_000;
+/// The shortest and the longest beat, in nanoseconds.
+const BEAT_NS: (u64, u64) = (50_000, 1_000_000_000);
+/// How long a worker waits for room in the store before it tries again.
+const ROOM: Duration = Duration::from_millis(10);
+/// How many handles of other workers' slots a worker keeps.
+const HANDLES_MAX: usize = 4096;
+
+/// What unwinds a worker's stack when the run is over. Borders of tasks pass it on.
+pub(crate) struct RunOver(pub(crate) Option<Error>);
+
+/// What unwinds a task whose child has failed.
+pub(crate) struct ChildFailed(pub(crate) TaskError);
+
+/// Progress that is about to be put.
+pub(crate) enum Saving {
+    Left { right: u64, output: Vec<u8> },
+    State { next: u32, state: Vec<u8> },
+    Bag { rest: Vec<u8>, parts: Vec<BagPart> },
+    Waits,
+}
+
+/// The part of a member that runs tasks.
+pub(crate) struct Worker {
+    pub(crate) job: Job,
+    pub(crate) store: Store,
+    pub(crate) keys: Keys,
+    pub(crate) me: u32,
+    pub(crate) options: Options,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) boards: Boards,
+    pub(crate) slots: RefCell<Slots>,
+    handles: RefCell<HashMap<(u32, u32), Rc<KeyHandle>>>,
+    view: RefCell<Rc<View>>,
+    /// The work, in nanoseconds, that only the stack knows. It grows at each look and shrinks by
+    /// what is saved, so that a difference tells how much unsaved work a left half has.
+    pub(crate) unsaved: Cell<i64>,
+    /// How much unsaved work makes a left half worth saving.
+    pub(crate) half_beat: Cell<i64>,
+    /// The time of the last look.
+    looked: Cell<u64>,
+    /// When the next beat is due.
+    due: Cell<u64>,
+    /// What a record costs, as a moving average in nanoseconds.
+    cost: Cell<u64>,
+    /// The start of the countdown to the next look.
+    start: Cell<u32>,
+    /// The weight of the tasks on the stack.
+    pub(crate) depth: Cell<u32>,
+    random: Cell<u64>,
+    /// Whether others are hungry, and no frame had anything for them: a bag is asked to split.
+    pub(crate) is_asked: Cell<bool>,
+    pub(crate) run: Cell<u64>,
+    run_began: Cell<u64>,
+    pub(crate) counts: Arc<Counts>,
+}
+
+impl Worker {
+    pub(crate) fn new(store: &Store, options: Options, shared: Arc<Shared>) -> Worker {
+        let job = store.job().clone();
+        let me = job.me().0;
+        let view = job.view();
+        Worker {
+            slots: RefCell::new(Slots::new(me, options.slots)),
+            handles: RefCell::default(),
+            view: RefCell::new(Rc::new(view)),
+            keys: shared.keys.clone(),
+            boards: shared.boards.clone(),
+            store: store.clone(),
+            job,
+            me,
+            options,
+            unsaved: Cell::new(0),
+            half_beat: Cell::new(i64::MAX),
+            looked: Cell::new(0),
+            due: Cell::new(0),
+            cost: Cell::new(2000),
+            start: Cell::new(16),
+            depth: Cell::new(0),
+            random: Cell::new(hash(&encode(&(shared.session, me))) | 1),
+            is_asked: Cell::new(false),
+            run: Cell::new(0),
+            run_began: Cell::new(0),
+            counts: Arc::default(),
+            shared,
+        }
+    }
+
+    /// Sets the clocks at the start of a run.
+    pub(crate) fn begin_run(&self, run: u64) {
+        let now = self.job.now().0;
+        self.run.set(run);
+        self.run_began.set(now);
+        self.looked.set(now);
+        self.unsaved.set(0);
+        self.depth.set(0);
+        self.start.set(16);
+        self.shared.countdown.store(0, Ordering::Relaxed);
+        self.set_beat(now);
+    }
+
+    pub(crate) fn count(&self, which: impl Fn(&Counts) -> &AtomicU64) {
+        // Relaxed: counts are read for reports alone.
+        which(&self.counts).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number below `bound`, at random (xorshift).
+    pub(crate) fn random(&self, bound: u64) -> u64 {
+        let mut state = self.random.get();
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        self.random.set(state);
+        (state >> 11) % bound.max(1)
+    }
+
+    /// This member's view, as of its epoch.
+    pub(crate) fn view(&self) -> Rc<View> {
+        if self.job.epoch() != self.view.borrow().epoch {
+            let view = self.job.view();
+            *self.view.borrow_mut() = Rc::new(view);
+        }
+        self.view.borrow().clone()
+    }
+
+    pub(crate) fn is_dead(&self, worker: u32) -> bool {
+        !self.view().is_living(MemberId(worker))
+    }
+
+    // ---- Looking.
+
+    /// The cold path of a fork: looks at the clock and the own board, and shares if that is due.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look(&self, frame: &Frame<'_>) {
+        let now = self.job.now().0;
+        let elapsed = self.pass(now);
+        self.counts.forks.fetch_add(u64::from(self.start.get()), Ordering::Relaxed);
+        self.shared.looks.fetch_add(1, Ordering::Relaxed);
+        let look = self.boards.look();
+        self.check_over_at(look.over, now);
+        let (is_due, start) = match self.options.beat {
+            Beat::Forks(forks) => {
+                let is_saving = self.options.is_resilient && self.random(2) == 0;
+                self.half_beat.set(if is_saving { 0 } else { i64::MAX });
+                (true, self.random(2 * u64::from(forks)) as u32)
+            }
+            _ => {
+                let start = u64::from(self.start.get().max(1));
+                let scaled = start * LOOK_NS / elapsed.max(1);
+                (now >= self.due.get(), scaled.clamp(start / 4, start * 2).min(1 << 20) as u32)
+            }
+        };
+        self.start.set(start);
+        let is_hungry = !look.hungry.is_empty();
+        let is_saving = is_due && self.options.is_resilient;
+        let is_shared = (is_hungry || is_saving) && self.share_oldest(frame);
+        self.is_asked.set(is_hungry && !is_shared);
+        if is_shared {
+            // After the hint: a worker that got hungry meanwhile has looked before or is seen now.
+            self.boards.ring(&self.boards.look().hungry);
+        } else if is_saving {
+            // Nothing to share: the next look need not walk up the stack again.
+            self.due.set(now + BEAT_NS.0);
+        }
+        self.shared.countdown.store(start, Ordering::Relaxed);
+    }
+
+    /// Counts the time since the last look as work; returns it.
+    fn pass(&self, now: u64) -> u64 {
+        let elapsed = now.saturating_sub(self.looked.replace(now));
+        self.unsaved.set(self.unsaved.get().saturating_add_unsigned(elapsed));
+        let unsaved = u64::try_from(self.unsaved.get()).unwrap_or(0);
+        self.counts.exposed_ns.fetch_max(unsaved, Ordering::Relaxed);
+        elapsed
+    }
+
+    /// The time since the last look was no work, but waiting.
+    pub(crate) fn forget_time(&self) {
+        self.looked.set(self.job.now().0);
+    }
+
+    /// Unwinds the stack if the run is over, or its deadline has passed.
+    pub(crate) fn check_over(&self) {
+        self.check_over_at(self.boards.look().over, self.job.now().0);
+    }
+
+    fn check_over_at(&self, over: u64, now: u64) {
+        if self.job.has_ended() {
+            self.unwind(Some(Error::Store(StoreError::Closed)));
+        }
+        if over >= self.run.get() {
+            self.unwind(None);
+        }
+        self.check_deadline_at(now);
+    }
+
+    /// Ends the run if its deadline has passed.
+    pub(crate) fn check_deadline(&self) {
+        if self.options.deadline.is_some() {
+            self.check_deadline_at(self.job.now().0);
+        }
+    }
+
+    fn check_deadline_at(&self, now: u64) {
+        let waited = Duration::from_nanos(now.saturating_sub(self.run_began.get()));
+        if self.options.deadline.is_some_and(|deadline| waited >= deadline) {
+            let holder = self.silent_member();
+            self.fail(Error::Deadline { waited, holder });
+        }
+    }
+
+    /// A living member that shows no sign of life for a second.
+    fn silent_member(&self) -> Option<MemberId> {
+        let living: Vec<MemberId> = self.view().living().collect();
+        let signs: Vec<_> = living.iter().map(|member| self.boards.sign_of_life(*member)).collect();
+        self.job.sleep(Duration::from_secs(1));
+        let is_silent = |(member, sign): &(&MemberId, &Option<u64>)| {
+            let now = self.boards.sign_of_life(**member);
+            now.is_none() || now == **sign
+        };
+        living.iter().zip(&signs).find(is_silent).map(|(member, _)| *member)
+    }
+
+    // ---- Ending a run early.
+
+    /// Leaves the run at this member.
+    pub(crate) fn unwind(&self, error: Option<Error>) -> ! {
+        std::panic::resume_unwind(Box::new(RunOver(error)))
+    }
+
+    /// Ends the run everywhere: the root says that it failed.
+    pub(crate) fn fail(&self, error: Error) -> ! {
+        if !self.job.has_ended() {
+            tracing::error!(run = self.run.get(), %error, "the run ends");
+            let _ = self.fail_root(&error);
+            let living: Vec<MemberId> = self.view().living().collect();
+            self.boards.tell_over(&living, self.run.get());
+        }
+        self.unwind(Some(error))
+    }
+
+    fn fail_root(&self, error: &Error) -> StoreResult<()> {
+        let key = self.keys.task(TaskId::root(self.run.get()));
+        // Two tries: a thief or a reopening may come in between.
+        for _ in 0..2 {
+            let Some(value) = self.store.get(&key)? else { return Ok(()) };
+            let Some(Entry::Task(mut record)) = decode(value.bytes()) else { return Ok(()) };
+            if record.state.is_final() {
+                return Ok(());
+            }
+            record.state = State::RunFailed(error.to_string());
+            let bytes = encode(&Entry::Task(record));
+            match self.store.put_if(&key, &bytes, Expect::Version(value.version())) {
+                Err(StoreError::Conflict { .. }) => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        Ok(())
+    }
+
+    // ---- Calls of the store that must be answered.
+
+    /// Repeats a call until it is answered.
+    pub(crate) fn insist<T>(&self, mut call: impl FnMut() -> StoreResult<T>) -> T {
+        let mut without_room = 0;
+        loop {
+            match call() {
+                Ok(value) => return value,
+                Err(error) => self.try_again_after(error, &mut without_room),
+            }
+        }
+    }
+
+    /// Changes the record of a task if it still has this version. `None` if it has not, or if an
+    /// unanswered try has changed it: the caller reads it again.
+    pub(crate) fn insist_on_condition(
+        &self,
+        id: TaskId,
+        record: &Record,
+        version: Version,
+    ) -> Option<Version> {
+        let bytes = encode(&Entry::Task(record.clone()));
+        let handle = self.handle(id);
+        let mut without_room = 0;
+        loop {
+            match handle.put_if(&bytes, Expect::Version(version)) {
+                Ok(version) => return Some(version),
+                Err(StoreError::Conflict { .. }) => return None,
+                Err(error) => self.try_again_after(error, &mut without_room),
+            }
+        }
+    }
+
+    /// Returns if the call should be made again; otherwise ends the run.
+    fn try_again_after(&self, error: StoreError, without_room: &mut u32) {
+        match error {
+            StoreError::Timeout { .. } => self.check_over(),
+            StoreError::OutOfMemory { .. } => {
+                *without_room += 1;
+                if ROOM * *without_room > self.job.time_limit() {
+                    self.fail(Error::Store(error));
+                }
+                self.job.sleep(ROOM);
+                self.check_over();
+            }
+            error => self.fail(Error::Store(error)),
+        }
+    }
+
+    /// The handle of the key that holds a task's record.
+    pub(crate) fn handle(&self, id: TaskId) -> Rc<KeyHandle> {
+        // The root of a run has a key of its own, which the worker's number stands for.
+        let place = (id.worker, if id.is_root() { id.generation as u32 } else { id.slot });
+        if let Some(handle) = self.handles.borrow().get(&place) {
+            return handle.clone();
+        }
+        let handle = Rc::new(self.insist(|| self.store.handle(&self.keys.task(id))));
+        let mut handles = self.handles.borrow_mut();
+        if handles.len() >= HANDLES_MAX {
+            handles.clear();
+        }
+        handles.insert(place, handle.clone());
+        handle
+    }
+
+    /// Reads the record of a task. `None` if its slot holds something else.
+    pub(crate) fn read(&self, id: TaskId) -> Option<(Record, Version)> {
+        let handle = self.handle(id);
+        let value = self.insist(|| handle.get())?;
+        let Entry::Task(record) = decode(value.bytes())? else { return None };
+        let is_meant =
+            record.generation == id.generation || crate::steps::mutant("generation-ignored");
+        (is_meant && record.run == self.run.get()).then(|| (record, value.version()))
+    }
+
+    /// Reads the record of a task, whatever its run.
+    pub(crate) fn read_any(&self, id: TaskId) -> Option<(Record, Version)> {
+        let value = self.insist(|| self.store.get(&self.keys.task(id)))?;
+        match decode(value.bytes())? {
+            Entry::Task(record) => Some((record, value.version())),
+            Entry::Progress(_) => None,
+        }
+    }
+
+    /// Reads the task in a slot, whatever its generation.
+    pub(crate) fn read_slot(&self, worker: u32, slot: u32) -> Option<(Record, Version)> {
+        let handle = self.handle(TaskId { worker, slot, generation: 0 });
+        let value = self.insist(|| handle.get())?;
+        match decode(value.bytes())? {
+            Entry::Task(record) => Some((record, value.version())),
+            Entry::Progress(_) => None,
+        }
+    }
+
+    /// Makes sure that a task whose `share` was not answered, and that is not there, never comes
+    /// up: a changed version lets the late put fail.
+    pub(crate) fn prevent(&self, id: TaskId) {
+        let (generation, parent, path) = (id.generation, id, Path::new());
+        let progress = Progress { generation, run: 0, parent, path, saved: Saved::Waits };
+        self.put_until_there(id, &encode(&Entry::Progress(progress)));
+    }
+
+    /// Puts an entry into an own slot after a put without an answer, unless that put has happened.
+    fn put_until_there(&self, id: TaskId, bytes: &[u8]) {
+        let handle = self.handle(id);
+        loop {
+            let value = self.insist(|| handle.get());
+            let entry = value.as_ref().and_then(|value| decode::<Entry>(value.bytes()));
+            if let Some(Entry::Task(record)) = entry
+                && record.generation == id.generation
+            {
+                return;
+            }
+            let expect = value.map_or(Expect::Absent, |value| Expect::Version(value.version()));
+            match handle.put_if(bytes, expect) {
+                Ok(_) => return,
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => self.try_again_after(error, &mut 0),
+            }
+        }
+    }
+
+    pub(crate) fn worker_info(&self, worker: u32) -> Option<WorkerInfo> {
+        let key = self.keys.worker(worker);
+        decode(self.insist(|| self.store.get(&key))?.bytes())
+    }
+
+    /// The bytes of a blob. `None` if its key is gone: the task that it belongs to is not wanted
+    /// any more.
+    pub(crate) fn fetch(&self, id: TaskId, blob: Blob, what: &str) -> Option<Vec<u8>> {
+        match blob {
+            Blob::Inline(bytes) => Some(bytes),
+            Blob::External { writer, .. } => {
+                let key = self.keys.blob(id, writer, what);
+                Some(self.insist(|| self.store.get(&key))?.into_bytes())
+            }
+        }
+    }
+
+    /// Deletes keys that nobody needs. A key that cannot be deleted now is deleted by `close`.
+    pub(crate) fn delete(&self, keys: Vec<Vec<u8>>) {
+        for key in keys {
+            let _ = self.store.delete(&key);
+        }
+    }
+
+    // ---- Saving, and what it costs.
+
+    /// Makes calls that save, and lets the next beat be later by what they cost.
+    pub(crate) fn charged<T>(&self, save: impl FnOnce() -> T) -> T {
+        let began = self.job.now().0;
+        let result = save();
+        let now = self.job.now().0;
+        let cost = now.saturating_sub(began);
+        self.counts.saving_ns.fetch_add(cost, Ordering::Relaxed);
+        let average = self.cost.get();
+        // A cost far above the average is a preemption, or a stopped replica.
+        let cost = cost.min(8 * average);
+        self.cost.set((average * 15 + cost) / 16 + 1);
+        if let Beat::Price(price) = self.options.beat {
+            let pause = ((cost as f64 / price) as u64).clamp(BEAT_NS.0, BEAT_NS.1);
+            self.due.set(self.due.get().max(now) + pause);
+        }
+        self.set_beat(now);
+        result
+    }
+
+    /// Derives from the average cost when a left half is worth saving, and the next beat of a fixed
+    /// interval.
+    fn set_beat(&self, now: u64) {
+        if !self.options.is_resilient {
+            self.half_beat.set(i64::MAX);
+            self.due.set(u64::MAX);
+            return;
+        }
+        let beat = match self.options.beat {
+            Beat::Price(price) => {
+                ((self.cost.get() as f64 / price) as u64).clamp(BEAT_NS.0, BEAT_NS.1)
+            }
+            Beat::Fixed(interval) => {
+                let interval = interval.as_nanos() as u64;
+                self.due.set(now + interval);
+                interval
+            }
+            Beat::Forks(_) => return,
+        };
+        self.counts.beat_ns.store(beat, Ordering::Relaxed);
+        self.half_beat.set(beat as i64 / 2);
+    }
+
+    /// Shares the oldest offer on the stack; returns whether there was any.
+    fn share_oldest(&self, frame: &Frame<'_>) -> bool {
+        let mut oldest: Option<(&Frame<'_>, Option<usize>)> = None;
+        let mut next = Some(frame);
+        while let Some(frame) = next {
+            match frame.kind {
+                Kind::Fork(_) if frame.sharing() == Sharing::Unshared => {
+                    oldest = Some((frame, None));
+                }
+                Kind::Scope(spawns) => {
+                    if let Some(index) = spawns.oldest() {
+                        oldest = Some((frame, Some(index)));
+                    }
+                }
+                _ => {}
+            }
+            next = frame.up;
+        }
+        let Some((frame, index)) = oldest else { return false };
+        self.charged(|| match (frame.kind, index) {
+            (Kind::Fork(offer), _) => {
+                let (parent, path) = frame.half(Side::Right);
+                match self.share(offer, parent, path) {
+                    Some(id) => {
+                        frame.set_sharing(Sharing::Shared(id.slot));
+                        true
+                    }
+                    None => false,
+                }
+            }
+            (Kind::Scope(spawns), Some(index)) => spawns.share(index, |offer, number| {
+                let (parent, mut path) = frame.strand();
+                path.push(crate::record::PathStep::new(number, Side::Right));
+                self.share(offer, parent, path)
+            }),
+            _ => false,
+        })
+    }
+
+    /// The step `share`: puts the record of an offer, open. `None` if there is no room for it.
+    fn share(&self, offer: &dyn Offer, parent: TaskId, path: Path) -> Option<TaskId> {
+        let task = match self.options.registry.number(offer) {
+            Ok(task) => task,
+            Err(error) => std::panic::resume_unwind(Box::new(ChildFailed(error))),
+        };
+        let arguments = self.encoded(offer.name(), offer.encode());
+        self.share_bytes(task, arguments, parent, path, Content::Task { is_joined: false })
+    }
+
+    /// Shares a task that is encoded already.
+    pub(crate) fn share_bytes(
+        &self,
+        task: u32,
+        arguments: Vec<u8>,
+        parent: TaskId,
+        path: Path,
+        content: Content,
+    ) -> Option<TaskId> {
+        let (id, handle) = self.take_slot()?;
+        self.share_at(id, &handle, task, arguments, parent, path, content).then_some(id)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of a record")]
+    pub(crate) fn share_at(
+        &self,
+        id: TaskId,
+        handle: &KeyHandle,
+        task: u32,
+        arguments: Vec<u8>,
+        parent: TaskId,
+        path: Path,
+        content: Content,
+    ) -> bool {
+        let step = within(Step::Share);
+        let mut blobs = Vec::new();
+        let Some(arguments) = self.blob(id, arguments, "in", &mut blobs) else { return false };
+        let run = self.run.get();
+        let record = Record {
+            generation: id.generation,
+            run,
+            parent,
+            path: path.clone(),
+            task,
+            arguments,
+            state: State::Open,
+            past: Vec::new(),
+        };
+        let bytes = encode(&Entry::Task(record));
+        match handle.put(&bytes) {
+            Ok(_) => {}
+            // A part of a bag must be there: it cannot be forked again.
+            Err(StoreError::Timeout { .. }) if content == Content::Part => {
+                self.put_until_there(id, &bytes);
+            }
+            // It may still happen, so it counts as shared.
+            Err(StoreError::Timeout { .. }) => {}
+            Err(StoreError::OutOfMemory { .. }) => {
+                self.delete(blobs);
+                return false;
+            }
+            Err(error) => self.fail(Error::Store(error)),
+        }
+        self.slots.borrow_mut().set(Use { id, parent, path, content, blobs });
+        drop(step);
+        self.count(|counts| &counts.shared);
+        let _step = within(Step::Advertise);
+        self.boards.advertise(id);
+        true
+    }
+
+    /// Takes a slot, and tells before its first use that it is used.
+    pub(crate) fn take_slot(&self) -> Option<(TaskId, Rc<KeyHandle>)> {
+        let taken = self.slots.borrow_mut().take(&self.store, &self.keys);
+        let Taken { id, handle, blobs } = match taken {
+            Ok(taken) => taken?,
+            Err(error) => self.fail(Error::Store(error)),
+        };
+        self.delete(blobs);
+        let used = id.slot + 1;
+        if used > self.shared.slots_told.load(Ordering::Acquire) {
+            let told = (used * 2).max(16).min(self.options.slots);
+            if !self.tell(|info| info.slots = told) {
+                return None;
+            }
+            self.shared.slots_told.store(told, Ordering::Release);
+        }
+        Some((id, handle))
+    }
+
+    /// Changes what this worker tells about itself. `false` if there is no room for it.
+    pub(crate) fn tell(&self, change: impl Fn(&mut WorkerInfo)) -> bool {
+        let mut info = self.shared.info();
+        change(&mut info);
+        self.shared.set_info(&info);
+        let (key, bytes) = (self.keys.worker(self.me), encode(&info));
+        loop {
+            match self.store.put(&key, &bytes) {
+                Ok(_) => return true,
+                Err(StoreError::OutOfMemory { .. }) => return false,
+                Err(error) => self.try_again_after(error, &mut 0),
+            }
+        }
+    }
+
+    /// Bytes for a record; long bytes are put under a key of their own first. `None` if there is no
+    /// room.
+    pub(crate) fn blob(
+        &self,
+        id: TaskId,
+        bytes: Vec<u8>,
+        what: &str,
+        blobs: &mut Vec<Vec<u8>>,
+    ) -> Option<Blob> {
+        if bytes.len() <= INLINE_LEN_MAX {
+            return Some(Blob::Inline(bytes));
+        }
+        let key = self.keys.blob(id, self.me, what);
+        loop {
+            match self.store.put(&key, &bytes) {
+                Ok(_) => break,
+                Err(StoreError::OutOfMemory { .. }) => return None,
+                Err(error) => self.try_again_after(error, &mut 0),
+            }
+        }
+        blobs.push(key);
+        Some(Blob::External { writer: self.me, hash: hash(&bytes) })
+    }
+
+    /// The bytes of a value of the program; a failure of its `Serialize` is a failure of the task.
+    pub(crate) fn encoded(&self, task: &str, bytes: Result<Vec<u8>, postcard::Error>) -> Vec<u8> {
+        bytes.unwrap_or_else(|error| {
+            let task = task.to_string();
+            let error = TaskError::Encoding { task, reason: error.to_string() };
+            std::panic::resume_unwind(Box::new(ChildFailed(error)))
+        })
+    }
+
+    /// The step `save_left`: puts progress of the task `parent`. `slot` is the slot of this
+    /// progress in this life, if it has one. Returns the slot; `None` if there is no room.
+    pub(crate) fn save(
+        &self,
+        parent: TaskId,
+        path: Path,
+        slot: Option<u32>,
+        saving: Saving,
+    ) -> Option<u32> {
+        let _step = within(Step::SaveLeft);
+        let taken = slot.and_then(|slot| {
+            let slots = self.slots.borrow();
+            slots.get(slot).map(|(used, handle)| (used.id, handle.clone()))
+        });
+        let (id, handle) = match taken {
+            Some(taken) => taken,
+            None => self.take_slot()?,
+        };
+        // A state that is saved again in its slot gets a new generation, and with it new keys.
+        let id = TaskId { generation: self.slots.borrow_mut().next_generation(), ..id };
+        let mut blobs = Vec::new();
+        let saved = match saving {
+            Saving::Left { right, output } => {
+                Saved::Left { right, output: self.blob(id, output, "saved", &mut blobs)? }
+            }
+            Saving::State { next, state } => {
+                Saved::State { next, state: self.blob(id, state, "saved", &mut blobs)? }
+            }
+            Saving::Bag { rest, parts } => {
+                Saved::Bag { rest: self.blob(id, rest, "saved", &mut blobs)?, parts }
+            }
+            Saving::Waits => Saved::Waits,
+        };
+        let run = self.run.get();
+        let progress =
+            Progress { generation: id.generation, run, parent, path: path.clone(), saved };
+        let bytes = encode(&Entry::Progress(progress));
+        match handle.put(&bytes) {
+            Ok(_) => {}
+            Err(StoreError::OutOfMemory { .. }) => {
+                self.delete(blobs);
+                return None;
+            }
+            // Not known to be saved, so nothing is covered by it.
+            Err(StoreError::Timeout { .. }) => return None,
+            Err(error) => self.fail(Error::Store(error)),
+        }
+        let content = Content::Progress;
+        let before = {
+            let mut slots = self.slots.borrow_mut();
+            let before = slots.get_mut(id.slot).map(|used| std::mem::take(&mut used.blobs));
+            slots.set(Use { id, parent, path, content, blobs });
+            before
+        };
+        self.delete(before.unwrap_or_default());
+        self.count(|counts| &counts.saved);
+        Some(id.slot)
+    }
+}

@@ -1,0 +1,11 @@
+//! The task runtime under the simulator:
+//!
+//! | module | subject |
+//! |---|---|
+//! | `errors` | bad input, and states in which a run cannot go on |
+//! | `schedules` | schedules that broke simpler forms |
+//! | `trees` | random trees with deaths and stops at any step |
+
+mod errors;
+mod schedules;
+mod trees;

@@ -1,0 +1,542 @@
+//! Schedules that broke simpler forms of the runtime, each as a test.
+//!
+//! The tasks here talk through keys of the store, so that a schedule happens as its test tells it:
+//! a mark says that a task got somewhere, and a task dies with its worker once for each name.
+
+use crate::trees::{Bomb, Pool, Tree, mix, seeds, small_store};
+use outlast::sim::{self, Action, Link, Report, When};
+use outlast::store::{Expect, Store};
+use outlast::{Job, MemberId, Time};
+use outlast_tasks::{Cx, Error, Options, Stats, Task, TaskError, Tasks};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+thread_local! {
+    /// What runs now, and where: a name must not run at two living members.
+    static RUNNING: RefCell<HashMap<String, MemberId>> = RefCell::default();
+    static STARTS: RefCell<HashMap<String, u32>> = RefCell::default();
+    static STATS: RefCell<Vec<Stats>> = RefCell::default();
+}
+
+/// Runs under a name, alone.
+struct Alone(String);
+
+impl Alone {
+    fn begin(name: &str, cx: &Cx<'_>) -> Alone {
+        STARTS.with_borrow_mut(|starts| *starts.entry(name.to_string()).or_default() += 1);
+        let before = RUNNING.with_borrow_mut(|all| all.insert(name.to_string(), cx.me()));
+        assert_eq!(before, None, "{name} runs at {} as well", cx.me());
+        Alone(name.to_string())
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        RUNNING.with_borrow_mut(|all| all.remove(&self.0));
+    }
+}
+
+fn starts(name: &str) -> u32 {
+    STARTS.with_borrow(|starts| starts.get(name).copied().unwrap_or(0))
+}
+
+/// Says that a task got somewhere.
+fn mark(cx: &Cx<'_>, name: &str) {
+    cx.store().put(format!("mark/{name}").as_bytes(), b"").expect("room");
+}
+
+fn is_marked(store: &Store, name: &str) -> bool {
+    store.exists(format!("mark/{name}").as_bytes()).expect("reads")
+}
+
+/// Works until a task got somewhere.
+fn wait_for(cx: &mut Cx<'_>, name: &str) {
+    for _ in 0..100_000 {
+        if is_marked(cx.store(), name) {
+            return;
+        }
+        cx.work(Duration::from_micros(200));
+    }
+    panic!("nobody marked {name}");
+}
+
+/// Dies with the worker, as often as `times` says.
+fn die(cx: &Cx<'_>, name: &str, times: u32) {
+    for time in 0..times {
+        let key = format!("died/{name}/{time}");
+        if cx.store().put_if(key.as_bytes(), b"", Expect::Absent).is_ok() {
+            let job = cx.store().job();
+            job.fence(cx.me(), Time::NEVER).expect("dies");
+            unreachable!("a fenced member runs no further");
+        }
+    }
+}
+
+/// All members have opened the runtime by this time.
+const OPEN: Time = Time(1_000_000_000);
+
+fn sim(members: usize, seed: u64) -> sim::Options {
+    RUNNING.take();
+    STARTS.take();
+    STATS.take();
+    let mut options = sim::Options::new(members, seed);
+    options.steps_max = 3_000_000;
+    options.stack_len = 2 << 20;
+    options
+}
+
+/// Runs a task at all members, and calls `check` at each survivor.
+fn run<T: Task + Clone>(
+    sim: &sim::Options,
+    options: impl Fn() -> Options + 'static,
+    root: T,
+    check: impl Fn(&Job, Result<T::Output, Error>) + 'static,
+) -> Report {
+    sim::run(sim, move |job| {
+        let store = Store::open(&job, small_store()).expect("opens");
+        let tasks = Tasks::open(&store, options()).expect("opens");
+        check(&job, tasks.run(root.clone()));
+        STATS.with_borrow_mut(|stats| stats.push(tasks.stats()));
+        let _ = tasks.close();
+        let _ = store.close();
+        let _ = job.leave();
+    })
+    .expect_ok()
+}
+
+fn often() -> Options {
+    Options::new()
+        .beat_forks(1)
+        .task::<Part>()
+        .sums::<Tree>()
+        .task::<Bomb>()
+        .bag::<Pool>()
+        .attempts(3)
+}
+
+/// The tasks of the schedules, by name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Part {
+    /// A task that ends at once.
+    Nothing,
+    /// Marks, and works for some time.
+    Marks(String, u64),
+    /// The schedule of the bottom rule.
+    Root,
+    T,
+    C,
+    G,
+    H,
+    /// A loop of steps with equal right halves, which dies once in the middle.
+    Loop,
+    Number(u64),
+    /// A task that kills its workers, with children elsewhere.
+    Killer {
+        children: bool,
+    },
+    /// Waits in a scope for a killer.
+    Waiter,
+    /// Forks a task that dies with its worker, and works without a look.
+    LongLeaf,
+    /// Dies after its child's worker has died, and works without a look in its next life.
+    DyingLeaf,
+    DiesOnce(String),
+    /// Forks, works for long without a look, then joins.
+    Diverges,
+    Random(u64),
+}
+
+impl Task for Part {
+    const NAME: &'static str = "part";
+    type Output = u64;
+
+    fn run(self, cx: &mut Cx<'_>) -> u64 {
+        match self {
+            Part::Nothing => 0,
+            Part::Number(number) => number,
+            Part::Marks(name, millis) => {
+                let _alone = Alone::begin(&name, cx);
+                mark(cx, &name);
+                cx.work(Duration::from_millis(millis));
+                1
+            }
+            Part::Root => {
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "h");
+                    // Long after the death of T's worker, and after the end of H.
+                    cx.work(Duration::from_secs(3));
+                    1u64
+                };
+                let (left, t) = cx.join_with(left, Part::T);
+                left + t
+            }
+            Part::T => {
+                let _alone = Alone::begin("t", cx);
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "h");
+                    cx.work(Duration::from_millis(20));
+                    die(cx, "t", 1);
+                    10u64
+                };
+                let (left, c) = cx.join_with(left, Part::C);
+                left + c
+            }
+            Part::C => {
+                let _alone = Alone::begin("c", cx);
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "g");
+                    100u64
+                };
+                let (left, g) = cx.join_with(left, Part::G);
+                left + g
+            }
+            Part::G => {
+                let _alone = Alone::begin("g-alone", cx);
+                mark(cx, "g");
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "h");
+                    1_000u64
+                };
+                let (left, h) = cx.join_with(left, Part::H);
+                left + h
+            }
+            Part::H => {
+                let _alone = Alone::begin("h-alone", cx);
+                mark(cx, "h");
+                cx.work(Duration::from_secs(2));
+                10_000
+            }
+            Part::Loop => {
+                let (mut step, mut sum): (u64, u64) = cx.restore().unwrap_or_default();
+                while step < 8 {
+                    let left = move |cx: &mut Cx<'_>| {
+                        cx.work(Duration::from_millis(1));
+                        1 << (4 * step)
+                    };
+                    let (left, right): (u64, u64) = cx.join_with(left, Part::Number(0));
+                    sum += left + right;
+                    step += 1;
+                    cx.save(&(step, sum));
+                    if step == 5 {
+                        die(cx, "loop", 2);
+                    }
+                }
+                sum
+            }
+            Part::Killer { children } => {
+                if children {
+                    // Children that finish elsewhere do not excuse a task that kills its workers.
+                    let name = format!("child {}", cx.me());
+                    let left = |cx: &mut Cx<'_>| {
+                        wait_for(cx, &name);
+                        die(cx, "killer", 100);
+                        0u64
+                    };
+                    return cx.join_with(left, Part::Marks(name.clone(), 1)).0;
+                }
+                die(cx, "killer", 100);
+                0
+            }
+            Part::Waiter => cx.scope(|s| {
+                let killer = s.spawn(Part::Killer { children: false });
+                let other = s.spawn(Part::Number(5));
+                let sum = other.get(s);
+                match killer.try_get(s) {
+                    Err(TaskError::Poisoned { .. }) => sum + 100,
+                    other => panic!("{other:?}"),
+                }
+            }),
+            Part::DiesOnce(name) => {
+                mark(cx, &name);
+                die(cx, &name, 1);
+                mark(cx, &format!("{name} again"));
+                7
+            }
+            Part::LongLeaf => {
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "leaf");
+                    // No look for two seconds.
+                    cx.store().job().sleep(Duration::from_secs(2));
+                    u64::from(is_marked(cx.store(), "leaf again"))
+                };
+                let (left, right) = cx.join_with(left, Part::DiesOnce("leaf".to_string()));
+                left * 10 + right
+            }
+            Part::DyingLeaf => {
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "leaf");
+                    cx.work(Duration::from_millis(5));
+                    die(cx, "dying", 1);
+                    cx.store().job().sleep(Duration::from_secs(2));
+                    u64::from(is_marked(cx.store(), "leaf again"))
+                };
+                let (left, right) = cx.join_with(left, Part::DiesOnce("leaf".to_string()));
+                left * 10 + right
+            }
+            Part::Diverges => {
+                // Not pure: each life forks another number.
+                let number = u64::from(cx.me().0) + 1;
+                let left = |cx: &mut Cx<'_>| {
+                    cx.work(Duration::from_millis(50));
+                    die(cx, "diverges", 1);
+                    0u64
+                };
+                let (_, right) = cx.join_with(left, Part::Number(number));
+                assert_eq!(right, number, "the output of another life's arguments");
+                0
+            }
+            Part::Random(seed) => {
+                // The right half runs in place in the first life, and its child lives on elsewhere
+                // when the worker dies.
+                let name = format!("random {seed}");
+                let inner = move |cx: &mut Cx<'_>| {
+                    let child = Part::Marks(name.clone(), 40);
+                    let left = |cx: &mut Cx<'_>| {
+                        if mix(seed).is_multiple_of(2) {
+                            wait_for(cx, &name);
+                            die(cx, &name, 1);
+                        }
+                        0u64
+                    };
+                    cx.join_with(left, child).1
+                };
+                let (a, b) = cx.join_with(inner, Part::Number(2));
+                a + b
+            }
+        }
+    }
+}
+
+#[test]
+fn a_task_with_unfinished_children_of_an_earlier_life_starts_at_the_bottom_of_a_stack() {
+    for seed in seeds(0..12) {
+        run(&sim(5, seed), often, Part::Root, |_, output| assert_eq!(output, Ok(11_111)));
+        assert_eq!((starts("t"), starts("c"), starts("h-alone")), (2, 1, 1), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_loop_goes_on_with_the_fork_after_its_state() {
+    for seed in seeds(0..12) {
+        run(&sim(4, seed), often, Part::Loop, |_, output| assert_eq!(output, Ok(0x1111_1111)));
+    }
+}
+
+#[test]
+fn a_task_that_kills_its_workers_is_poisoned_whatever_its_children_do() {
+    for (seed, children) in seeds(0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let report =
+            run(&sim(6, seed), often, Part::Killer { children }, move |_, output| match output {
+                Err(Error::Task(TaskError::Poisoned { task, members })) => {
+                    assert_eq!((task.as_str(), members.len()), ("part", 3));
+                }
+                other => panic!("seed {seed}: {other:?}"),
+            });
+        assert_eq!(report.kills, 3);
+    }
+}
+
+#[test]
+fn a_task_that_waits_is_not_blamed_for_what_runs_on_top_of_it() {
+    for seed in seeds(0..12) {
+        let options = || often().attempts(2);
+        run(&sim(6, seed), options, Part::Waiter, |_, output| assert_eq!(output, Ok(105)));
+    }
+}
+
+#[test]
+fn a_worker_in_a_long_leaf_does_not_hold_recovery_up() {
+    for seed in seeds(0..12) {
+        // The left half saw that the right half ran again before it looked.
+        run(&sim(3, seed), often, Part::LongLeaf, |_, output| assert_eq!(output, Ok(17)));
+    }
+}
+
+#[test]
+fn an_earlier_output_with_other_arguments_is_not_used() {
+    for seed in seeds(0..12) {
+        run(&sim(3, seed), often, Part::Diverges, |_, output| assert_eq!(output, Ok(0)));
+        let diverged: u64 = STATS.take().iter().map(|stats| stats.diverged).sum();
+        assert_eq!(diverged, 1, "seed {seed}");
+    }
+    let strict = || often().strict(true);
+    run(&sim(3, 0), strict, Part::Diverges, |_, output| {
+        assert!(matches!(output, Err(Error::Task(TaskError::Diverged { .. }))), "{output:?}");
+    });
+}
+
+#[test]
+fn what_lives_below_a_right_half_that_ran_in_place_is_not_run_twice() {
+    for seed in seeds(0..40) {
+        let options = || often().beat_forks(3);
+        run(&sim(5, seed), options, Part::Random(seed), |_, output| assert_eq!(output, Ok(3)));
+    }
+}
+
+/// A pool as a task.
+#[derive(Clone, Serialize, Deserialize)]
+struct Pooled(Tree);
+
+impl Task for Pooled {
+    const NAME: &'static str = "pooled";
+    type Output = (u64, u64);
+
+    fn run(self, cx: &mut Cx<'_>) -> (u64, u64) {
+        cx.work_off(Pool::new(self.0))
+    }
+}
+
+#[test]
+fn no_part_of_a_bag_is_lost_or_merged_twice() {
+    let mut moved = 0;
+    for seed in seeds(0..60) {
+        let tree = Tree { seed: mix(seed), depth: 9, is_decoy: false };
+        let expected = Pool::expected(&tree);
+        let options = sim(4, seed).link(Link::of_seed(seed)).random_faults(2, 1, 12_000);
+        let options_of_tasks =
+            || Options::new().beat_forks(3).task::<Pooled>().bag::<Pool>().attempts(100).slots(6);
+        sim::run(&options, move |job| {
+            let Ok(store) = Store::open(&job, small_store()) else { return };
+            let Ok(tasks) = Tasks::open(&store, options_of_tasks()) else { return };
+            assert_eq!(tasks.run(Pooled(tree.clone())), Ok(expected), "seed {seed}");
+            STATS.with_borrow_mut(|stats| stats.push(tasks.stats()));
+            let _ = tasks.close();
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+        moved += STATS.take().iter().map(|stats| stats.moved).sum::<u64>();
+    }
+    assert!(moved > 100, "parts must move: {moved}");
+}
+
+/// A task with a long output, and a decoy with one.
+#[derive(Clone, Serialize, Deserialize)]
+struct Long {
+    seed: u64,
+    depth: u32,
+}
+
+impl Task for Long {
+    const NAME: &'static str = "long";
+    type Output = Vec<u64>;
+
+    fn run(self, cx: &mut Cx<'_>) -> Vec<u64> {
+        cx.work(Duration::from_micros(mix(self.seed) % 3_000));
+        let own = || vec![self.seed; 200];
+        if self.depth == 0 {
+            return own();
+        }
+        let child = |index| Long { seed: mix(self.seed ^ index), depth: self.depth - 1 };
+        let (left, right) = cx.scope(|s| {
+            let (left, right) = (s.spawn(child(1)), s.spawn(child(2)));
+            let _unwanted = s.spawn(child(3));
+            (left.get(s), right.get(s))
+        });
+        own().iter().zip(&left).zip(&right).map(|((a, b), c)| mix(a ^ b ^ c << 1)).collect()
+    }
+}
+
+impl Long {
+    fn expected(&self) -> Vec<u64> {
+        let own = vec![self.seed; 200];
+        if self.depth == 0 {
+            return own;
+        }
+        let child = |index| Long { seed: mix(self.seed ^ index), depth: self.depth - 1 };
+        let (left, right) = (child(1).expected(), child(2).expected());
+        own.iter().zip(&left).zip(&right).map(|((a, b), c)| mix(a ^ b ^ c << 1)).collect()
+    }
+}
+
+#[test]
+fn a_late_holder_of_an_unwanted_task_does_not_overwrite_a_long_output() {
+    for seed in seeds(0..30) {
+        let root = Long { seed, depth: 4 };
+        let expected = root.expected();
+        let options = sim(4, seed).random_faults(1, 2, 15_000);
+        let of_tasks = || Options::new().beat_forks(1).task::<Long>().attempts(100).slots(5);
+        run(&options, of_tasks, root, move |_, output| {
+            assert!(output == Ok(expected.clone()), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_program_that_adopts_the_keys_of_the_dead_does_not_disturb() {
+    for seed in seeds(0..20) {
+        let tree = Tree { seed: mix(seed), depth: 6, is_decoy: false };
+        let expected = tree.expected();
+        let options = sim(5, seed).random_faults(2, 0, 8_000);
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            let tasks = Tasks::open(&store, crate::trees::options(seed)).expect("opens");
+            let (of_activity, job_of_activity) = (store.clone(), job.clone());
+            let adopt = move || {
+                let mut seen = of_activity.epoch();
+                for _ in 0..400 {
+                    job_of_activity.sleep(Duration::from_micros(200));
+                    for death in of_activity.deaths_since(&mut seen) {
+                        for key in of_activity.keys_of(death.member).unwrap_or_default() {
+                            let _ = of_activity.adopt(&key);
+                        }
+                    }
+                }
+            };
+            let activity = job.spawn("adopts", Box::new(adopt)).expect("spawns");
+            let output = tasks.run(tree.clone());
+            assert_eq!(output, Ok(expected), "seed {seed}");
+            job.wait_for(&activity, Time::NEVER);
+            let _ = tasks.close();
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+}
+
+#[test]
+fn an_heir_that_does_nothing_holds_nobody_up() {
+    for seed in seeds(0..12) {
+        let options = || often().heirs(false);
+        run(&sim(3, seed), options, Part::LongLeaf, |_, output| {
+            assert!(matches!(output, Ok(7 | 17)), "{output:?}");
+        });
+    }
+}
+
+#[test]
+fn the_heir_opens_the_tasks_of_the_dead_while_their_waiter_is_busy() {
+    for seed in seeds(0..12) {
+        run(&sim(5, seed), often, Part::DyingLeaf, |_, output| assert_eq!(output, Ok(17)));
+    }
+}
+
+#[test]
+fn a_member_that_was_stopped_through_a_run_does_not_run_it_again() {
+    for seed in seeds(0..12) {
+        let stopped = MemberId(3);
+        let stop = Action::StopFor(stopped, Duration::from_secs(5));
+        let options = sim(4, seed).fault(When::At(OPEN), stop);
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            let tasks = Tasks::open(&store, often()).expect("opens");
+            if job.now() < OPEN {
+                job.sleep(Duration::from_nanos(OPEN.0 + 1 - job.now().0));
+            }
+            for run in 0..3 {
+                let part = Part::Marks(format!("run {run}"), 1);
+                assert_eq!(tasks.run(part), Ok(1), "seed {seed}");
+            }
+            let _ = tasks.close();
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+        for run in 0..3 {
+            assert_eq!(starts(&format!("run {run}")), 1, "seed {seed}, run {run}");
+        }
+    }
+}
