@@ -26,6 +26,7 @@ import ctypes.util
 import os
 import pathlib
 import re
+import time
 from collections.abc import MutableMapping
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Locked",
     "Aborted",
     "Revoked",
+    "AlreadyOpen",
     "MemberDied",
 ]
 
@@ -75,12 +77,24 @@ class Revoked(OutlastError):
     """Global mode: a member has died. All living members have to call Store.recover."""
 
 
+class AlreadyOpen(OutlastError):
+    """This member has the store of this name open already. Nothing was changed."""
+
+
 class MemberDied(OutlastError):
     """Store.wait: the named member is dead and has not put the key."""
 
 
 _OK, _ABSENT, _DIED, _TOO_SMALL = 0, 1, 2, -10
-_ERRORS = {-3: DataLost, -4: Timeout, -5: Conflict, -6: Aborted, -8: Locked, -16: Revoked}
+_ERRORS = {
+    -3: DataLost,
+    -4: Timeout,
+    -5: Conflict,
+    -6: Aborted,
+    -8: Locked,
+    -16: Revoked,
+    -18: AlreadyOpen,
+}
 
 
 class _Version(ctypes.Structure):
@@ -95,6 +109,7 @@ class _Options(ctypes.Structure):
         ("checksums", ctypes.c_uint32),
         ("global_mode", ctypes.c_uint32),
         ("salvage", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
     ]
 
 
@@ -157,7 +172,7 @@ def _load_library():
     for name, arguments, result in [
         ("me", [p], ctypes.c_uint32), ("members", [p], ctypes.c_uint32),
         ("living", [p], ctypes.c_uint32), ("epoch", [p], ctypes.c_uint64),
-        ("error", [], ctypes.c_char_p), ("tx_free", [p], None), ("recovery_tx", [p], p),
+        ("heir_of", [p, ctypes.c_uint32], ctypes.c_uint32), ("error", [], ctypes.c_char_p), ("tx_free", [p], None), ("recovery_tx", [p], p),
     ]:  # fmt: skip
         call = getattr(library, "outlast_" + name)
         call.argtypes, call.restype = arguments, result
@@ -292,16 +307,24 @@ class Job:
         checksums=False,
         global_mode=False,
         salvage=False,
+        name="",
     ):
-        """Opens the store. All members call it, with equal options; 0 is the default of an option.
+        """Opens a store, which is empty. All living members call it, with equal options, and the
+        call waits for them. 0 is the default of an option.
 
         replicas: the replicas of each value. allow_fewer: open with fewer replicas if the job has
         too few members. expected_keys: the number of keys for which the index is made. checksums:
         values have checksums. global_mode: all members stop at a death and recover together.
         salvage: survivors read the memory of the dead of their machine.
+
+        name: a job may have several stores at a time, each under its own name. A library that opens
+        a store inside of a program gives it a name of its own. A store that this member has open
+        raises AlreadyOpen. After close() a store can be opened again under its name, and is empty.
         """
+        if "\0" in name:
+            raise ValueError("the name of a store cannot contain a null character")
         options = (replicas, allow_fewer, expected_keys, checksums, global_mode, salvage)
-        return Store(self, _Options(*options))
+        return Store(self, _Options(*options, name.encode()))
 
 
 class Store(MutableMapping):
@@ -320,7 +343,8 @@ class Store(MutableMapping):
             self.close()
 
     def close(self):
-        """Closes the store, after waiting for a bounded time until all living members close it."""
+        """Closes the store, after waiting for a bounded time until all living members close it.
+        Its content is gone."""
         handle, self._handle = self._handle, None
         _check(_library.outlast_close(handle))
 
@@ -458,7 +482,9 @@ class Store(MutableMapping):
         return _Lock(self, key, seconds)
 
     def deaths(self):
-        """The deaths since the last call, in their order."""
+        """The deaths since the last call, in their order. If an heir dies, the members that it was
+        to take over from are in the list again, with their new heir: a loop that adopts the keys of
+        each member whose heir it is adopts all keys."""
         found = []
         while True:
             member, heir = ctypes.c_uint32(), ctypes.c_uint32()
@@ -468,6 +494,10 @@ class Store(MutableMapping):
             if _check(code) == _ABSENT:
                 return found
             found.append(Death(member.value, heir.value))
+
+    def heir_of(self, member):
+        """The member that takes over from a dead member."""
+        return _library.outlast_heir_of(self._handle, member)
 
     def accept_loss(self):
         """Gives up lost data: partitions of which no replica is left become empty and usable again.
@@ -481,10 +511,12 @@ class Store(MutableMapping):
         conflict with another transaction."""
         return Transaction(self)
 
-    def transact(self, body):
-        """Runs body(tx) in a transaction and commits it, again after each conflict. Returns the
-        result of body."""
+    def transact(self, body, seconds=30):
+        """Runs body(tx) in a transaction and commits it, again after each conflict, for at most
+        this many seconds; then raises Aborted, and nothing was changed. Returns the result of
+        body."""
         tx = Transaction(self)
+        until = time.monotonic() + seconds
         with _Freed(tx):
             while True:
                 result = body(tx)
@@ -492,6 +524,8 @@ class Store(MutableMapping):
                     tx.commit()
                     return result
                 except Aborted:
+                    if time.monotonic() >= until:
+                        raise
                     _check(_library.outlast_tx_retry(tx._handle))
 
     @property

@@ -79,7 +79,9 @@ enum outlast_status {
      * recover. A write that was in flight may have had its effect or not. */
     OUTLAST_REVOKED = -16,
     /* Global mode: the recovery failed. It had no effect at any member. */
-    OUTLAST_RECOVERY_FAILED = -17
+    OUTLAST_RECOVERY_FAILED = -17,
+    /* This member has the store of this name open already. Nothing was changed. */
+    OUTLAST_ALREADY_OPEN = -18
 };
 
 /* Returns the message of the last call of this thread that failed; never NULL. */
@@ -132,12 +134,20 @@ typedef struct outlast_options {
     uint32_t checksums;     /* not 0: values have checksums */
     uint32_t global_mode;   /* not 0: all members stop at a death and recover together */
     uint32_t salvage;       /* not 0: survivors read the memory of the dead of their machine */
+    const char *name;       /* the name of the store, UTF-8, at most 255 bytes; NULL is "" */
 } outlast_options;
 
-/* Opens the store. All members call it. options may be NULL. */
+/* Opens a store, which is empty. All living members call it with equal options, and the call waits
+ * for them. options may be NULL.
+ *
+ * A job may have several stores at a time, each under its own name. A library that opens a store
+ * inside of a program gives it a name of its own. If this member has the store of that name open,
+ * the call returns OUTLAST_ALREADY_OPEN at once. After outlast_close a store can be opened again
+ * under its name, and is empty; a member that has died meanwhile is not waited for. If store is
+ * NULL, the call returns OUTLAST_INVALID and opens nothing. */
 int outlast_open(const outlast_job *job, const outlast_options *options, outlast_store **store);
-/* Closes the store, after waiting for a bounded time until all living members close it. The handle
- * is freed in any case. */
+/* Closes the store, after waiting for a bounded time until all living members close it. Its content
+ * is gone. The handle is freed in any case. */
 int outlast_close(outlast_store *store);
 
 /* Puts a value. When it returns 0, every replica holds the value. version may be NULL. */
@@ -189,10 +199,14 @@ int outlast_flush(const outlast_store *store);
 /* Returns a number that changes with each death. The call costs a single load. */
 uint64_t outlast_epoch(const outlast_store *store);
 /* Stores the next death after *seen, and advances *seen. heir is the member that takes over from
- * the dead member. Returns OUTLAST_ABSENT if there is no further death. member and heir may be
- * NULL. */
+ * the dead member. Returns OUTLAST_ABSENT if there is no further death. If an heir dies, the dead
+ * members that it was to take over from are stored again, with their new heir: a loop that adopts
+ * the keys of each member whose heir it is adopts all keys. Compare *seen with outlast_epoch only
+ * when the call has returned OUTLAST_ABSENT. member and heir may be NULL. */
 int outlast_next_death(const outlast_store *store, uint64_t *seen, uint32_t *member,
                        uint32_t *heir);
+/* Returns the member that takes over from a dead member, under the current view. */
+uint32_t outlast_heir_of(const outlast_store *store, uint32_t member);
 /* Gives up lost data: partitions of which no replica is left become empty and usable again. If
  * salvage lost only some keys of a partition, only these keys are given up. *partitions is the
  * number of partitions; partitions may be NULL. */
@@ -284,6 +298,59 @@ int outlast_recover_end(outlast_recovery *recovery);
 /* Gives the recovery up at all members, and frees the handle. outlast_recover_begin may be called
  * again. */
 int outlast_recover_fail(outlast_recovery *recovery);
+
+/* ---- Region checkpoints: memory by name, saved by all members together or by none ---- */
+
+/* Options of region checkpoints, equal at all members. Zero is the default of each option. */
+typedef struct outlast_region_options {
+    uint64_t bytes;       /* bytes of a member's regions, in a smaller job too; default 16 MiB */
+    uint32_t set;         /* pieces of a member's regions, each at another member; default 8 */
+    uint32_t lose;        /* how many of the pieces may be lost, 1 to 3; default 1 */
+    uint32_t apart_depth; /* parts of the paths in which failure domains differ; default all */
+    uint32_t strict;      /* not 0: refuse to open with fewer failure domains than pieces */
+    uint32_t piece;       /* bytes of a piece, a multiple of 64; default 16384 */
+} outlast_region_options;
+
+/* Where a restored program is. */
+typedef struct outlast_restored {
+    uint32_t rank;    /* this caller's number among the callers */
+    uint32_t size;    /* the number of callers */
+    uint64_t version; /* the version that was saved last, or 0 */
+} outlast_restored;
+
+typedef struct outlast_regions outlast_regions;
+
+/* For outlast_region_read: the regions of a name of all owners, one after the other. */
+#define OUTLAST_ALL UINT32_MAX
+
+/* Opens the region checkpoints of a name. All members call it, and take part in all later calls of
+ * this section except outlast_protect, outlast_region_note and outlast_region_read. options may be
+ * NULL. */
+int outlast_regions_open(const outlast_store *store, const char *name,
+                         const outlast_region_options *options, outlast_regions **regions);
+/* Makes memory a region of this member. A length of 0 ends that. The memory stays valid until then,
+ * and regions do not overlap. */
+int outlast_protect(outlast_regions *regions, const char *name, void *memory, size_t len);
+/* Saves the regions of all members as a version. The version is equal at all members. OUTLAST_OK at
+ * one member: the regions of all can be restored. OUTLAST_DIED, at all members: a member died or
+ * could not do its part, and the version before stands. OUTLAST_TIMEOUT: outlast_restore says which
+ * version stands. No other thread changes the regions during the call. */
+int outlast_checkpoint(outlast_regions *regions, uint64_t version, const void *note,
+                       size_t note_len);
+/* Finds the version that was saved last and fills the regions that this member protects. All living
+ * members call it, at the start and after each error. Returns OUTLAST_ABSENT if nothing was saved
+ * yet. A member that divides its data anew protects no memory during the call, and calls
+ * outlast_region_read after it. */
+int outlast_restore(outlast_regions *regions, outlast_restored *at);
+/* Copies the note of this member's regions that outlast_restore found. len may be NULL. */
+int outlast_region_note(const outlast_regions *regions, void *buffer, size_t capacity, size_t *len);
+/* Reads a part of a region of the version that was saved last: of the owner with this number, which
+ * was its rank when it was saved, or of all owners. */
+int outlast_region_read(const outlast_regions *regions, uint32_t owner, const char *name,
+                        uint64_t offset, void *buffer, size_t len);
+/* Closes the checkpoints, which are gone then. All living members call it. The handle is freed in
+ * any case. */
+int outlast_regions_close(outlast_regions *regions);
 
 #ifdef __cplusplus
 }

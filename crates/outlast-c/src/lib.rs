@@ -12,13 +12,15 @@
     reason = "only C calls these functions; the header says what pointers must be"
 )]
 
+pub mod regions;
+
 use outlast::store::{
     Expect, KeyHandle, LockGuard, Mode, Options, Recovery, Store, StoreError, Transaction, Version,
     WaitOutcome,
 };
 use outlast::{Epoch, Job, MemberId, Time};
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -47,6 +49,7 @@ pub enum Status {
     Nested = -15,
     Revoked = -16,
     RecoveryFailed = -17,
+    AlreadyOpen = -18,
 }
 
 /// `outlast_version` of the header.
@@ -67,6 +70,7 @@ pub struct COptions {
     checksums: u32,
     global_mode: u32,
     salvage: u32,
+    name: *const c_char,
 }
 
 /// A C function that is called for each key.
@@ -111,6 +115,7 @@ impl From<StoreError> for Failure {
             StoreError::WrongType { .. } => Status::WrongType,
             StoreError::Corrupt { .. } => Status::Corrupt,
             StoreError::Closed => Status::Closed,
+            StoreError::AlreadyOpen { .. } => Status::AlreadyOpen,
             _ => Status::Failed,
         };
         failure(status, error.to_string())
@@ -178,13 +183,21 @@ fn write_result<T>(place: *mut T, value: T) {
     }
 }
 
-/// Gives C a new handle.
-fn give_handle<T>(place: *mut *mut T, value: T) -> CallResult {
+/// Gives C a new handle, which is made only if there is a place for it.
+fn give_handle<T>(place: *mut *mut T, make: impl FnOnce() -> Result<T, Failure>) -> CallResult {
     if place.is_null() {
         return Err(failure(Status::Invalid, "the place for the new handle is NULL"));
     }
-    write_result(place, Box::into_raw(Box::new(value)));
+    write_result(place, Box::into_raw(Box::new(make()?)));
     Ok(Status::Ok)
+}
+
+/// Borrows a text that C passes and that ends with a null character.
+fn text<'a>(data: *const c_char) -> Result<&'a str, Failure> {
+    // SAFETY: the header says that the pointer is to a text that ends with a null character, which
+    // no thread changes during the call. The caller has checked for null.
+    let text = unsafe { CStr::from_ptr(data) };
+    text.to_str().map_err(|_| failure(Status::Invalid, "a name is not UTF-8"))
 }
 
 /// Copies a value to the buffer, and its length to `len` even if the buffer is too small.
@@ -237,10 +250,9 @@ pub extern "C" fn outlast_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_join(job: *mut *mut Job) -> c_int {
     call(|| {
-        give_handle(
-            job,
-            outlast::join().map_err(|error| failure(Status::NotJoined, error.to_string()))?,
-        )
+        give_handle(job, || {
+            outlast::join().map_err(|error| failure(Status::NotJoined, error.to_string()))
+        })
     })
 }
 
@@ -260,10 +272,9 @@ pub extern "C" fn outlast_join_mpi(
             options =
                 options.communicator(unsafe { outlast::engine::mpi::Communicator::from_raw(comm) });
         }
-        give_handle(
-            job,
-            options.join().map_err(|error| failure(Status::NotJoined, error.to_string()))?,
-        )
+        give_handle(job, || {
+            options.join().map_err(|error| failure(Status::NotJoined, error.to_string()))
+        })
     })
 }
 
@@ -335,8 +346,11 @@ pub extern "C" fn outlast_open(
             if options.global_mode != 0 {
                 wanted = wanted.mode(Mode::Global);
             }
+            if !options.name.is_null() {
+                wanted = wanted.name(text(options.name)?);
+            }
         }
-        give_handle(store, CStore { store: Store::open(job, wanted)?, job: job.clone() })
+        give_handle(store, || Ok(CStore { store: Store::open(job, wanted)?, job: job.clone() }))
     })
 }
 
@@ -571,14 +585,19 @@ pub extern "C" fn outlast_next_death(
 ) -> c_int {
     call(|| {
         let (CStore { store, .. }, seen) = (borrow_handle(store)?, borrow_handle_mut(seen)?);
-        let Some(death) = store.deaths_since(&mut Epoch(*seen)).into_iter().next() else {
-            return Ok(Status::Absent);
-        };
-        *seen += 1;
+        let mut epoch = Epoch(*seen);
+        let Some(death) = store.next_death(&mut epoch) else { return Ok(Status::Absent) };
+        *seen = epoch.0;
         write_result(member, death.member.0);
         write_result(heir, death.heir().0);
         Ok(Status::Ok)
     })
+}
+
+/// `outlast_heir_of` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_heir_of(store: *const CStore, member: u32) -> u32 {
+    borrow_handle(store).map_or(u32::MAX, |store| store.store.heir_of(MemberId(member)).0)
 }
 
 /// `outlast_accept_loss` of outlast.h.
@@ -598,7 +617,7 @@ pub extern "C" fn outlast_handle_open(
     key_len: usize,
     handle: *mut *mut KeyHandle,
 ) -> c_int {
-    call(|| give_handle(handle, borrow_handle(store)?.store.handle(bytes(key, key_len)?)?))
+    call(|| give_handle(handle, || Ok(borrow_handle(store)?.store.handle(bytes(key, key_len)?)?)))
 }
 
 /// `outlast_handle_put` of outlast.h.
@@ -652,12 +671,11 @@ pub extern "C" fn outlast_lock(
 ) -> c_int {
     call(|| {
         let CStore { store, job } = borrow_handle(store)?;
-        if guard.is_null() {
-            return Err(failure(Status::Invalid, "the place for the new handle is NULL"));
-        }
-        let locked = store.lock(bytes(key, key_len)?, deadline(job, milliseconds))?;
-        write_result(abandoned, locked.abandoned_by().map_or(-1, |member| i64::from(member.0)));
-        give_handle(guard, locked)
+        give_handle(guard, || {
+            let locked = store.lock(bytes(key, key_len)?, deadline(job, milliseconds))?;
+            write_result(abandoned, locked.abandoned_by().map_or(-1, |member| i64::from(member.0)));
+            Ok(locked)
+        })
     })
 }
 
@@ -673,7 +691,7 @@ pub extern "C" fn outlast_unlock(guard: *mut LockGuard) -> c_int {
 /// `outlast_tx_begin` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_tx_begin(store: *const CStore, tx: *mut *mut Transaction) -> c_int {
-    call(|| give_handle(tx, borrow_handle(store)?.store.begin()))
+    call(|| give_handle(tx, || Ok(borrow_handle(store)?.store.begin())))
 }
 
 /// `outlast_tx_get` of outlast.h.
@@ -824,10 +842,7 @@ pub extern "C" fn outlast_recover_begin(
 ) -> c_int {
     call(|| {
         let store = borrow_handle(store)?;
-        if recovery.is_null() {
-            return Err(failure(Status::Invalid, "the place for the new handle is NULL"));
-        }
-        give_handle(recovery, store.store.recover_begin()?)
+        give_handle(recovery, || Ok(store.store.recover_begin()?))
     })
 }
 

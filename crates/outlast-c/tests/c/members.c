@@ -151,6 +151,18 @@ int main(void) {
     size_t lost = 1;
     EXPECT(OUTLAST_OK, outlast_accept_loss(store, &lost));
     CHECK(lost == 0);
+    /* A second store beside the first, and the first again after it was closed. */
+    outlast_options named = {.replicas = 2, .name = "second"};
+    outlast_store *second;
+    EXPECT(OUTLAST_INVALID, outlast_open(job, &named, NULL));
+    EXPECT(OUTLAST_OK, outlast_open(job, &named, &second));
+    EXPECT(OUTLAST_ALREADY_OPEN, outlast_open(job, NULL, &second));
+    EXPECT(OUTLAST_ABSENT, outlast_exists(second, key, key_len));
+    EXPECT(OUTLAST_OK, outlast_close(second));
+    EXPECT(OUTLAST_OK, outlast_exists(store, key, key_len));
+    EXPECT(OUTLAST_OK, outlast_close(store));
+    EXPECT(OUTLAST_OK, outlast_open(job, NULL, &store));
+    EXPECT(OUTLAST_ABSENT, outlast_exists(store, key, key_len));
     EXPECT(OUTLAST_OK, outlast_close(store));
     EXPECT(OUTLAST_OK, outlast_leave(job));
     printf("ok\n");
