@@ -7,11 +7,13 @@
 //! | [`demo`] | kills two writers in front of the user and shows that nothing is lost |
 //! | [`chaos`], [`sim`] | run random programs under faults and judge the record of their calls |
 //! | [`bench`] | measurements against a floor of the same run |
+//! | [`plan`] | how likely images are lost, and how often to save them |
 //! | [`snapshot`], [`doctor`] | inspects snapshots, checks the machine |
+//! | [`tasks`] | runs programs of tasks, kills their workers, and judges the answer |
 //! | [`hosts`] | makes several hosts of this machine |
 //! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
 //! | [`control`], [`members`] | how a command and the members that it started talk to each other |
-//! | [`report`], [`quantity`] | output, and numbers as users type them |
+//! | [`report`], [`plot`], [`quantity`] | output, figures, and numbers as users type them |
 //!
 //! A command that starts members starts this program again with a hidden subcommand, such as
 //! `demo-member`.
@@ -27,6 +29,8 @@ mod doctor;
 mod hosts;
 mod loss_acceptor;
 mod members;
+mod plan;
+mod plot;
 mod program;
 mod quantity;
 mod report;
@@ -34,6 +38,7 @@ mod run;
 mod sample;
 mod sim;
 mod snapshot;
+mod tasks;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
@@ -56,7 +61,9 @@ enum Command {
     Chaos(chaos::Chaos),
     Sim(sim::Sim),
     Bench(bench::Bench),
+    Plan(plan::Plan),
     Snapshot(snapshot::Snapshot),
+    Tasks(tasks::TasksCommand),
     Hosts(hosts::HostsCommand),
     #[command(hide = true)]
     ChaosMember(chaos::ChaosMember),
@@ -72,6 +79,8 @@ enum Command {
     SnapshotBenchMember(bench::SnapshotBenchMember),
     #[command(hide = true)]
     StoreBenchMember(bench::StoreBenchMember),
+    #[command(hide = true)]
+    TasksMember(tasks::TasksMember),
     #[command(hide = true)]
     TxBenchMember(bench::TxBenchMember),
     #[command(hide = true)]
@@ -120,7 +129,10 @@ fn main() -> ExitCode {
         Command::Chaos(chaos) => chaos.execute(),
         Command::ChaosMember(member) => member.execute(),
         Command::Bench(bench) => bench.execute(),
+        Command::Plan(plan) => plan.execute(),
         Command::Snapshot(snapshot) => snapshot.execute(),
+        Command::Tasks(tasks) => tasks.execute(),
+        Command::TasksMember(member) => member.execute(),
         Command::Hosts(hosts) => hosts.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// A time such as `500ms`, `2s`, `1.5s` or `3m`.
+/// A time such as `500ms`, `2s`, `1.5s`, `3m`, `6h`, `30d` or `5y`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a time; write it as 500ms, 2s, 1.5s or 3m");
+    let wrong = || format!("`{text}` is not a time; write it as 500ms, 1.5s, 3m, 6h, 30d or 5y");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {
@@ -12,6 +12,9 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         "ms" => 1e-3,
         "s" => 1.0,
         "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        "y" => 365.25 * 86_400.0,
         _ => return Err(wrong()),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -90,12 +93,15 @@ mod tests {
         assert_eq!(time("2s"), Ok(Duration::from_secs(2)));
         assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(time("3m"), Ok(Duration::from_secs(180)));
+        assert_eq!(time("1.5h"), Ok(Duration::from_secs(5400)));
+        assert_eq!(time("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        assert_eq!(time("4y"), Ok(Duration::from_secs(1461 * 86_400)));
         assert_eq!(
             time(&format!("{:?}", Duration::from_micros(1234))),
             Ok(Duration::from_micros(1234))
         );
         for wrong in
-            ["", "2", "s", "-1s", "1.2.3s", "2 s", "5h", "NaNs", "99999999999999999999999s"]
+            ["", "2", "s", "-1s", "1.2.3s", "2 s", "5w", "NaNs", "99999999999999999999999s"]
         {
             assert!(time(wrong).is_err(), "{wrong}");
         }

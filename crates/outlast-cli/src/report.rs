@@ -26,3 +26,25 @@ pub(crate) fn say(json: Option<&Path>, line: impl std::fmt::Display) {
         false => writeln!(std::io::stdout().lock(), "{line}"),
     };
 }
+
+/// Writes a table for people, as [`say`] does.
+pub(crate) fn print_table(json: Option<&Path>, rows: Vec<impl AsRef<[String]>>) {
+    let columns = rows.first().map_or(0, |row| row.as_ref().len());
+    let mut widths = vec![0; columns];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in &rows {
+        // Names are aligned to the left, numbers to the right.
+        let cells =
+            row.as_ref().iter().zip(&widths).enumerate().map(
+                |(column, (cell, width))| match column {
+                    0 | 1 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                },
+            );
+        say(json, cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}

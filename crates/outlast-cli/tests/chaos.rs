@@ -6,6 +6,8 @@ mod common;
 use ::outlast::failpoint;
 use ::outlast::store::steps;
 use common::{is_over, maps_job_memory, outlast, shared_memory_names, start, wait_until};
+use outlast_check::history::History;
+use outlast_check::report::{Run, judge};
 use serde_json::Value;
 
 /// Runs `outlast chaos` and parses its standard output, which must be JSON alone.
@@ -70,8 +72,10 @@ fn a_run_without_faults_reports_no_times() {
         (&Value::Null, &Value::Null),
         "{report}"
     );
-    let text = std::fs::read_to_string(path).expect("the record was written");
-    assert!(text.starts_with("outlast-history 1\n") && text.contains(" put "), "{text}");
+    let json = std::fs::read(path).expect("the history was written");
+    let history = History::from_json(&json).expect("a history");
+    assert!(history.operations().len() > 100, "{history}");
+    assert!(judge(&Run::new(history)).ok());
 }
 
 /// More deaths at once than replicas: the store reports what is lost, and nothing is lost in

@@ -274,6 +274,40 @@ fn a_job_under_a_single_daemon_outlasts_a_host() {
     assert!(count("\"dead\":2") >= 4 && count("\"dead\":5") >= 4, "{run:?}");
 }
 
+/// The launcher and mpirun are killed: no process that could remove the files of Open MPI at its
+/// end is left but the watcher of the launcher.
+#[test]
+fn the_files_of_open_mpi_go_after_launcher_and_mpirun_were_killed() {
+    use rustix::process::Signal;
+    let _guard = JOB_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let job = start(&["run", "--engine", "mpi", "-n", "2", "sleep", "60"]);
+    let (launcher, folder) = (job.pid(), format!("outlast-mpi-{}-0", job.pid()));
+    let is_there = || Path::new("/dev/shm").join(&folder).exists();
+    let is_named = |pid: &u32, names: &[&str]| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        names.contains(&name.trim())
+    };
+    let mut ranks = Vec::new();
+    let mut mpirun = Vec::new();
+    wait_until("two ranks", || {
+        mpirun = common::children(launcher);
+        mpirun.retain(|pid| is_named(pid, &["mpirun", "prterun"]));
+        ranks = mpirun.iter().flat_map(|&pid| common::children(pid)).collect();
+        ranks.retain(|pid| is_named(pid, &["sleep"]));
+        ranks.len() == 2
+    });
+    assert!(is_there());
+    job.signal(Signal::KILL);
+    // While mpirun runs it needs its files.
+    wait_until("the end of the launcher", || common::is_over(launcher));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(is_there());
+    for pid in mpirun.into_iter().chain(ranks) {
+        common::send(pid, Signal::KILL);
+    }
+    wait_until("the folder to go", || !is_there());
+}
+
 /// Whether namespaces of this process exist.
 fn has_namespaces(pid: u32) -> bool {
     let list = Command::new("ip").args(["netns", "list"]).output().expect("ip starts");

@@ -268,3 +268,104 @@ fn a_benchmark_against_a_missing_peer_is_refused() {
         assert_eq!(run.code(), 2, "{run:?}");
     }
 }
+
+/// The example of the help of `plan`, with this in addition.
+fn plan(more: &[&str]) -> common::Finished {
+    let example = [
+        "plan",
+        "--members",
+        "4096",
+        "--per",
+        "node=16,rack=512",
+        "--mtbf",
+        "process=1y,node=5y",
+        "--job",
+        "30d",
+    ];
+    outlast(&[&example[..], more].concat())
+}
+
+#[test]
+fn a_plan_is_reported_as_json() {
+    let run = plan(&["--set", "4,8", "--lose", "1,2", "--at-once", "3", "--json", "-"]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    assert!(run.stderr.contains("overhead"), "the table goes to standard error: {run:?}");
+    let choices = report["choices"].as_array().expect("a list");
+    assert_eq!(choices.len(), 4, "{report}");
+    for choice in choices {
+        for field in ["set", "lose", "memory", "interval_s", "overhead", "loss"] {
+            assert!(choice[field].is_number(), "{field}: {choice}");
+        }
+        assert_eq!(choice["apart"], "node", "{choice}");
+        let parts = choice["loss_by_level"].as_object().expect("an object");
+        let sum: f64 = parts.values().filter_map(Value::as_f64).sum();
+        let loss = choice["loss"].as_f64().expect("a number");
+        assert!((sum / loss - 1.0).abs() < 0.01, "{choice}");
+    }
+    let of = |set: u64, lose: u64| {
+        let wanted = |choice: &&Value| choice["set"] == set && choice["lose"] == lose;
+        choices.iter().find(wanted).expect("it was asked for")
+    };
+    let loss = of(8, 1)["loss_by_level"]["process+process"].as_f64().expect("a number");
+    assert!((4.4e-3..4.6e-3).contains(&loss), "{report}");
+    assert_eq!(report["cheapest"], 3, "8 pieces, 2 may be lost: {report}");
+    assert!(of(8, 2)["at_once"][0]["loss"].as_f64().is_some_and(|loss| loss > 0.0), "{report}");
+}
+
+#[test]
+fn a_plan_has_a_page_with_figures_and_a_seeded_simulation() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("plan.html");
+    let page = path.to_str().expect("a plain path");
+    let run = plan(&["--set", "4,8", "--lose", "2", "--report", page, "--simulate", "2"]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    let again = plan(&["--set", "4,8", "--lose", "2", "--simulate", "2"]);
+    assert_eq!(run.stdout, again.stdout, "a seed gives the same answer");
+    let text = std::fs::read_to_string(path).expect("the page was written");
+    assert!(text.starts_with("<!doctype html>") && text.matches("<svg").count() == 2, "{text}");
+    assert!(!text.contains("http://") || !text.contains("src="), "the page needs no other file");
+    let run = plan(&["--report", "/no/such/folder/plan.html"]);
+    assert_eq!(run.code(), 1, "{run:?}");
+}
+
+#[test]
+fn a_plan_that_no_choice_meets_fails() {
+    let run = plan(&["--set", "8", "--lose", "1", "--risk", "1e-12"]);
+    assert_eq!(run.code(), 1, "{run:?}");
+    assert!(run.stdout.contains("no choice has a risk of at most"), "{run:?}");
+}
+
+#[test]
+fn a_plan_says_where_domains_do_not_suffice() {
+    let run = plan(&["--set", "16", "--lose", "2", "--apart", "rack", "--risk", "0.5"]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    assert!(run.stdout.contains("the level `rack` has too few elements"), "{run:?}");
+}
+
+#[test]
+fn a_plan_refuses_wrong_input() {
+    for (more, named) in [
+        (&["--set", "1"][..], "2 to 256"),
+        (&["--set", "4", "--lose", "4"], "fewer than the set"),
+        (&["--lose", "0"], "1 to 3"),
+        (&["--apart", "room"], "process, node, rack"),
+        (&["--mtbf", "room=1y"], "process, node, rack"),
+        (&["--mtbf", "node=1y"], "twice"),
+        (&["--mtbf", "1y"], "node=5y"),
+        (&["--per", "process=4"], "leave it out"),
+        (&["--per", "room=24"], "multiple"),
+        (&["--per", "room=3072"], "do not fill"),
+        (&["--back", "0s"], "no time"),
+        (&["--back", "node=2s"], "no time"),
+        (&["--risk", "2"], "not a chance"),
+        (&["--rate", "0"], "at least 1"),
+        (&["--job", "0s"], "no time"),
+        (&["--at-once", "0"], "1..=512"),
+    ] {
+        let run = plan(more);
+        // `--job` may not be given twice, and says so.
+        assert_eq!(run.code(), 2, "{more:?}: {run:?}");
+        assert!(run.stderr.contains(named) || more[0] == "--job", "{more:?}: {run:?}");
+    }
+}

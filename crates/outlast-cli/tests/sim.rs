@@ -3,6 +3,8 @@
 mod common;
 
 use common::outlast;
+use outlast_check::history::{AccessMode, History, Operation, Value as HistoryValue};
+use outlast_check::report::{Run, judge};
 use serde_json::Value;
 
 /// Runs `outlast sim` and parses its standard output, which must be JSON alone.
@@ -212,7 +214,7 @@ fn members_recover_together_in_global_mode() {
             "--mode",
             "global",
         ]);
-        command.args(["--seeds", "0..200", "--first-failure", "--json", "-"]);
+        command.args(["--seeds", "0..600", "--first-failure", "--json", "-"]);
         let output = command.env("OUTLAST_MUTANT", "recover-skip-abort").output().expect("runs");
         let report: Value =
             serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
@@ -239,4 +241,32 @@ fn contradicting_options_are_refused() {
         assert_eq!((run.code(), run.stdout.as_str()), (2, ""), "{wrong:?}: {run:?}");
         assert!(run.stderr.contains(said), "{wrong:?}: {run:?}");
     }
+}
+
+/// The exported history is read back and judged, and a history with a result that no order of the
+/// calls explains is refused.
+#[test]
+fn a_history_is_exported_and_judged_again() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a plain path");
+    let shape = ["--members", "4", "--replicas", "3", "--kills", "1", "--seed", "5"];
+    let (run, _) = report(&[&shape[..], &["--programs", "calls", "--history", path]].concat());
+    assert_eq!(run.code(), 0, "{run:?}");
+    let json = std::fs::read(path).expect("the history was written");
+    let history = History::from_json(&json).expect("a history");
+    assert!(history.operations().len() > 50, "{history}");
+    let is_ok = |operations: Vec<Operation>| {
+        let mut run = Run::new(History::new(operations).expect("a history"));
+        run.observation.dead = (0..4).collect();
+        judge(&run).ok()
+    };
+    assert!(is_ok(history.clone().into_operations()));
+    // A read that returns a value which no call has written.
+    let mut wrong = history.into_operations();
+    let read = wrong
+        .iter_mut()
+        .flat_map(|operation| &mut operation.accesses)
+        .find(|access| access.mode == AccessMode::Read && access.value.is_some());
+    read.expect("a read").value = Some(HistoryValue::new(u64::MAX - 7));
+    assert!(!is_ok(wrong), "a value from nowhere is refused");
 }

@@ -10,14 +10,13 @@
 //! | [`tx`] | transactions against puts |
 //! | [`detection`], [`failure`] | how fast deaths are known, puts go on, replicas are back |
 //! | [`snapshot`] | snapshots against dd |
-//! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]), with figures ([`plot`]) |
+//! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]) |
 //! | [`sim`] | the speed of the simulator |
 
 mod detection;
 mod failure;
 mod openmpi;
 mod ping;
-mod plot;
 mod redis;
 mod sim;
 mod snapshot;
@@ -25,12 +24,12 @@ mod store;
 mod tx;
 mod ulfm;
 
-use crate::report::{say, write_json};
+use crate::report::{print_table, say, write_json};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
 use outlast::launch::Outcome;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
@@ -219,24 +218,6 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
         write_json(path, &BenchReport { results, machine, command })?;
     }
     Ok(())
-}
-
-fn print_table<const COLUMNS: usize>(json: Option<&Path>, rows: Vec<[String; COLUMNS]>) {
-    let mut widths = [0; COLUMNS];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    for row in &rows {
-        // Names are aligned to the left, numbers to the right.
-        let cells =
-            row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-                0 | 1 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-        say(json, cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
 }
 
 /// A time in a fitting unit.

@@ -102,7 +102,7 @@ pub(super) fn judge(
     }
     let history = History::new(operations).context("the record of the run")?;
     if let Some(path) = &chaos.history {
-        std::fs::write(path, history.to_text())
+        std::fs::write(path, history.to_json())
             .with_context(|| format!("writing {}", path.display()))?;
     }
     let keys = program::keys(&plan.options(usize::from(chaos.members)), plan.threads);

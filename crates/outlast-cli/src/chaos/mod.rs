@@ -178,7 +178,7 @@ pub(crate) struct Chaos {
     /// The member that is not killed: rank 0 of the user's own mpirun is also this command
     #[arg(skip)]
     spared: Option<u32>,
-    /// Write the record of all calls to this file, as text
+    /// Write the history of all calls to this file, as JSON (docs/history-format.md)
     #[arg(long, value_name = "PATH")]
     history: Option<PathBuf>,
 }

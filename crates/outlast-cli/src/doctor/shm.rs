@@ -12,14 +12,14 @@ use std::sync::atomic::AtomicU32;
 pub(super) fn machine() -> Vec<Check> {
     let kernel = read("/proc/sys/kernel/osrelease");
     let version = numbers(&kernel);
-    let kernel = match version >= (5, 16) {
+    let kernel = match version >= (5, 3) {
         true => check("machine", "kernel", Status::Ok, kernel, ""),
         false => check(
             "machine",
             "kernel",
             Status::Missing,
             if kernel.is_empty() { "unknown".to_string() } else { kernel },
-            "Linux 5.16 or newer is needed; the simulator runs on any Linux",
+            "Linux 5.3 or newer is needed, for pidfd_open; the simulator runs on any Linux",
         ),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -56,12 +56,7 @@ pub(super) fn shm() -> Vec<Check> {
             pidfd_open(getpid(), PidfdFlags::empty()).map(|_| "works".to_string()),
             "it proves deaths: use Linux 5.3 or newer, and allow it in the seccomp profile",
         ),
-        need(
-            "shm",
-            "futex_waitv",
-            has_futex_waitv(),
-            "waiting needs it: use Linux 5.16 or newer, and allow it in the seccomp profile",
-        ),
+        futex_waitv(),
         membarrier(),
         need(
             "shm",
@@ -74,17 +69,28 @@ pub(super) fn shm() -> Vec<Check> {
     checks
 }
 
-fn has_futex_waitv() -> Result<String, rustix::io::Errno> {
+fn futex_waitv() -> Check {
+    match has_futex_waitv() {
+        true => check("shm", "futex_waitv", Status::Ok, "works", ""),
+        false => check(
+            "shm",
+            "futex_waitv",
+            Status::Warning,
+            "not there: members that wait look for deaths every 2 ms instead",
+            "use Linux 5.16 or newer, and allow it in the seccomp profile",
+        ),
+    }
+}
+
+fn has_futex_waitv() -> bool {
     let word = AtomicU32::new(0);
     let mut waiter = Wait::new();
     // The word holds another value, so the call returns at once.
     waiter.val = 1;
     waiter.uaddr = word.as_ptr().cast::<std::ffi::c_void>().into();
     waiter.flags = WaitFlags::SIZE_U32;
-    match waitv(&[waiter], WaitvFlags::empty(), None, rustix::time::ClockId::Monotonic) {
-        Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok("works".to_string()),
-        Err(error) => Err(error),
-    }
+    let result = waitv(&[waiter], WaitvFlags::empty(), None, rustix::time::ClockId::Monotonic);
+    matches!(result, Ok(_) | Err(rustix::io::Errno::AGAIN))
 }
 
 fn membarrier() -> Check {
@@ -95,7 +101,7 @@ fn membarrier() -> Check {
             "shm",
             "membarrier",
             Status::Warning,
-            "no global expedited barrier",
+            "no global expedited barrier: a death is proven by the end of the whole process",
             "use Linux 4.16 or newer, and allow membarrier in the seccomp profile",
         ),
     }

@@ -8,22 +8,27 @@ use outlast_check::workload::{self, Random};
 /// The longest value that is read into a buffer; the store allocates for longer values.
 const BUFFER_LEN: usize = 4096;
 
-/// How a call is made: by key or by handle, into a buffer or not. The checkers judge all forms
-/// alike.
+/// How a call is made: by key or by handle, into a buffer or not, the value in parts or not. The
+/// checkers judge all forms alike.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallForm {
     by_handle: bool,
     into_buffer: bool,
+    in_parts: bool,
 }
 
 impl CallForm {
-    const PLAIN: CallForm = CallForm { by_handle: false, into_buffer: false };
+    const PLAIN: CallForm = CallForm { by_handle: false, into_buffer: false, in_parts: false };
 
     /// The form of the call with this sequence. Most calls go by handle, so that the location that
     /// a handle caches is often still right.
     pub(super) fn of(sequence: u64) -> CallForm {
         let bits = Random::new(sequence).next();
-        CallForm { by_handle: !bits.is_multiple_of(4), into_buffer: bits & 4 != 0 }
+        CallForm {
+            by_handle: !bits.is_multiple_of(4),
+            into_buffer: bits & 4 != 0,
+            in_parts: bits & 24 == 24,
+        }
     }
 }
 
@@ -85,9 +90,16 @@ impl Worker {
         let (bytes, value) = self.new_value(key, sequence, length);
         let write = Access::write(key, value);
         self.invoke(CallKind::Put, std::slice::from_ref(&write))?;
-        let put = match CallForm::of(sequence).by_handle {
-            true => self.handle(key).and_then(|handle| handle.put(&bytes)),
-            false => self.store.put(key.bytes(), &bytes),
+        let form = CallForm::of(sequence);
+        // Parts of which the first begins and the last ends inside a word.
+        let (first, rest) = bytes.split_at(bytes.len() / 3);
+        let (second, third) = rest.split_at(rest.len().min(5));
+        let parts = [first, second, third];
+        let put = match (form.by_handle, form.in_parts) {
+            (true, true) => self.handle(key).and_then(|handle| handle.put_parts(&parts)),
+            (true, false) => self.handle(key).and_then(|handle| handle.put(&bytes)),
+            (false, true) => self.store.put_parts(key.bytes(), &parts),
+            (false, false) => self.store.put(key.bytes(), &bytes),
         };
         match put {
             Ok(at) => {
@@ -163,10 +175,14 @@ impl Worker {
         }
     }
 
-    pub(super) fn add(&mut self, key: &Key, delta: i64) -> anyhow::Result<()> {
+    pub(super) fn add(&mut self, form: CallForm, key: &Key, delta: i64) -> anyhow::Result<()> {
         let access = Access::add(key, delta);
         self.invoke(CallKind::Add, std::slice::from_ref(&access))?;
-        match self.store.add(key.bytes(), delta) {
+        let added = match form.by_handle {
+            true => self.handle(key).and_then(|handle| handle.add(delta)),
+            false => self.store.add(key.bytes(), delta),
+        };
+        match added {
             Ok(sum) => self.returned(Outcome::Ok, &[access.saw(history::Value::number(sum))]),
             Err(error) => self.failed(error, &[access]),
         }

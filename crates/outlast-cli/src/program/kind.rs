@@ -11,6 +11,8 @@ pub(crate) enum ProgramKind {
     Calls,
     /// Puts to few keys, also of values that travel in several pieces
     Puts,
+    /// Conditional puts and additions on few keys
+    Conditional,
     /// Calls and transactions over random keys
     Mixed,
     /// Transfers between accounts, whose sum must not change
@@ -24,6 +26,7 @@ impl std::fmt::Display for ProgramKind {
         f.write_str(match self {
             ProgramKind::Calls => "calls",
             ProgramKind::Puts => "puts",
+            ProgramKind::Conditional => "conditional",
             ProgramKind::Mixed => "mixed",
             ProgramKind::Bank => "bank",
             ProgramKind::Steal => "steal",
@@ -39,6 +42,9 @@ impl ProgramKind {
             ProgramKind::Calls => calls,
             ProgramKind::Puts => {
                 Mix { get: 12, put: 80, put_if: 3, delete: 2, wait: 3, ..Mix::NOTHING }
+            }
+            ProgramKind::Conditional => {
+                Mix { get: 15, put: 15, put_if: 40, delete: 3, add: 25, wait: 2, ..Mix::NOTHING }
             }
             ProgramKind::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
             ProgramKind::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },

@@ -66,6 +66,9 @@ pub(crate) fn options(
             lengths: vec![(8, 4), (64, 8), (1024, 4), (5000, 1), (20_000, 1)],
             ..options
         },
+        ProgramKind::Conditional => {
+            workload::Options { shared_keys: 2, private_keys: 1, counters: 1, ..options }
+        }
         _ => options,
     }
 }
@@ -222,7 +225,7 @@ impl Worker {
             Action::Put(key, length) => self.put(&key, sequence, length),
             Action::PutIf(key, length, expect) => self.put_if(&key, sequence, length, expect),
             Action::Delete(key) => self.delete(CallForm::of(sequence), &key),
-            Action::Add(key, delta) => self.add(&key, delta),
+            Action::Add(key, delta) => self.add(CallForm::of(sequence), &key, delta),
             Action::Wait(key) => self.wait(&key),
             Action::Transaction(steps) => self.transaction(&steps, sequence),
             Action::Transfer(from, to, amount) => self.transfer(&from, &to, amount, sequence),

@@ -4,9 +4,16 @@ use super::lock;
 use super::member::RunRecord;
 use outlast_check::history::History;
 use outlast_check::report::{self, Run};
+use std::path::Path;
 
-/// The violations in the results of the calls: the kind and a description of each.
-pub(super) fn judge(record: &RunRecord, members: usize, has_stops: bool) -> Vec<(String, String)> {
+/// The violations in the results of the calls: the kind and a description of each. Writes the
+/// history to a file, if there is a path for it.
+pub(super) fn judge(
+    record: &RunRecord,
+    members: usize,
+    has_stops: bool,
+    path: Option<&Path>,
+) -> Vec<(String, String)> {
     let mut operations = Vec::new();
     for text in record.records.values() {
         match History::parse(&lock(text)) {
@@ -18,6 +25,11 @@ pub(super) fn judge(record: &RunRecord, members: usize, has_stops: bool) -> Vec<
         Ok(history) => history,
         Err(error) => return vec![("record".into(), error.to_string())],
     };
+    if let Some(path) = path
+        && let Err(error) = std::fs::write(path, history.to_json())
+    {
+        return vec![("record".into(), format!("writing {}: {error}", path.display()))];
+    }
     let mut run = Run::new(history);
     run.losses = record.losses.0.clone();
     // The simulator has ended all members, so a call without an end is a dead member's call.

@@ -99,6 +99,9 @@ pub(crate) struct Sim {
     /// Trace every step on standard error
     #[arg(long, requires = "seed")]
     trace: bool,
+    /// Write the history of all calls to this file, as JSON (docs/history-format.md)
+    #[arg(long, value_name = "PATH", requires = "seed")]
+    history: Option<PathBuf>,
     /// How many members die in each run
     #[arg(long, value_name = "K", default_value_t = 0)]
     kills: usize,
@@ -408,7 +411,7 @@ impl Sim {
             wrong.push(("hung".into(), format!("{:?}: {}", report.outcome, hung.join("; "))));
         }
         if wrong.is_empty() {
-            wrong = judge(&outside, members, self.stops > 0);
+            wrong = judge(&outside, members, self.stops > 0, self.history.as_deref());
         }
         let data_lost = outside.losses.0.iter().map(|loss| loss.keys.len() as u64).sum();
         JudgedRun {

@@ -6,8 +6,8 @@ mod sim;
 pub(crate) use member::UlfmMember;
 
 use super::openmpi::OpenMpi;
-use super::plot::{Curve, Figure};
 use super::{BenchArgs, Row, detection, publish};
+use crate::plot::{Curve, Figure};
 use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
@@ -251,6 +251,7 @@ impl UlfmBench {
                 Figure {
                     title: format!("{title} ({where_to})"),
                     axis: "time of a call, median".into(),
+                    across: "members",
                     lines: lines.filter(|line| !line.points.is_empty()).collect(),
                     show: time_label,
                 },
@@ -262,6 +263,7 @@ impl UlfmBench {
                 Figure {
                     title: "Messages of a call (simulated)".into(),
                     axis: "messages sent by a member".into(),
+                    across: "members",
                     lines: WITHOUT_FAILURE
                         .iter()
                         .map(|what| line(what, OURS, &|row| row.messages))

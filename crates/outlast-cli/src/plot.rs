@@ -3,20 +3,22 @@
 
 use std::fmt::Write;
 
-/// A figure over the number of members.
-pub(super) struct Figure {
-    pub(super) title: String,
+/// A figure over a number, such as that of the members.
+pub(crate) struct Figure {
+    pub(crate) title: String,
     /// What the vertical axis shows.
-    pub(super) axis: String,
-    pub(super) lines: Vec<Curve>,
+    pub(crate) axis: String,
+    /// What the horizontal axis counts.
+    pub(crate) across: &'static str,
+    pub(crate) lines: Vec<Curve>,
     /// Formats a value for people.
-    pub(super) show: fn(f64) -> String,
+    pub(crate) show: fn(f64) -> String,
 }
 
-/// A contender: its name, and a value for each number of members.
-pub(super) struct Curve {
-    pub(super) name: String,
-    pub(super) points: Vec<(usize, f64)>,
+/// A contender: its name, and a value for each number on the horizontal axis.
+pub(crate) struct Curve {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(usize, f64)>,
 }
 
 const WIDTH: f64 = 880.0;
@@ -38,7 +40,7 @@ const STROKES: [(&str, &str, &str); 7] = [
 ];
 
 impl Figure {
-    pub(super) fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let points =
             || self.lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
         let members_min = points().map(|(members, _)| *members).min().unwrap_or(1) as f64;
@@ -122,8 +124,9 @@ impl Figure {
         }
         let middle = (LEFT + right) / 2.0;
         add(format_args!(
-            "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">members</text>",
-            HEIGHT - 16.0
+            "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            HEIGHT - 16.0,
+            escape(self.across)
         ));
         let middle = (TOP + floor) / 2.0;
         add(format_args!(
@@ -152,11 +155,12 @@ impl Figure {
             for (members, value) in drawn {
                 add(format_args!(
                     "<circle class=\"dot{stroke}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\">\
-                     <title>{}: {} with {members} members</title></circle>",
+                     <title>{}: {} with {members} {}</title></circle>",
                     x(*members as f64),
                     y(*value),
                     escape(&line.name),
-                    escape(&(self.show)(*value))
+                    escape(&(self.show)(*value)),
+                    escape(self.across)
                 ));
             }
             let (from, to, at) = (right + 16.0, right + 46.0, TOP + 14.0 + 24.0 * index as f64);
@@ -176,7 +180,7 @@ impl Figure {
     }
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -194,8 +198,8 @@ mod tests {
         for points in
             [&[][..], &[(2, 0.0)], &[(2, 5.0)], &[(2, 10.0), (2, 10.0)], &[(2, 1.0), (4096, 1e9)]]
         {
-            let figure =
-                Figure { title: "<t>".into(), axis: "&".into(), lines: vec![line(points)], show };
+            let (title, axis) = ("<t>".into(), "&".into());
+            let figure = Figure { title, axis, across: "members", lines: vec![line(points)], show };
             let svg = figure.svg();
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(
