@@ -16,8 +16,10 @@ fn run(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step_here("house rules", tidy::tidy)?;
     let workspace = ["--workspace", "--all-targets", "--features", FEATURES];
     gate.step("lints", minutes(15), clippy(&workspace))?;
-    let packages = ["--package", "outlast", "--package", "outlast-check", "--package", "xtask"];
+    let packages = ["outlast", "outlast-check", "outlast-plan", "outlast-tasks", "xtask"];
+    let packages = packages.map(|name| format!("--package={name}"));
     let unit_tests = ["--lib", "--bins", "--features", FEATURES];
-    let command = cargo(&[&["test"], &packages[..], &unit_tests].concat());
+    let mut command = cargo(&["test"]);
+    command.args(packages).args(unit_tests);
     gate.step("unit tests", minutes(15), command)
 }

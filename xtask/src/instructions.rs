@@ -1,87 +1,167 @@
-//! `cargo xtask instructions`: the instructions of a put and of a get through a handle on shm.
+//! `cargo xtask perf`: compares the instructions of calls of the store on shm with the recorded
+//! figures in `xtask/perf.json`. `cargo xtask instructions` only prints them.
 //!
 //! The count does not depend on the load of the machine, as times do, so that two versions of the
 //! library can be compared. The example `instructions` makes a fixed number of calls, and valgrind
 //! counts inside the functions that make them.
 
-use crate::gate::{Gate, cargo, minutes, target_folder};
-use anyhow::{Context, bail};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use crate::gate::{Gate, cargo, minutes, target_folder, workspace};
+use crate::valgrind;
+use anyhow::{Context, ensure};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
 
-/// The number of calls that each counted function of the example makes.
-const CALLS: u64 = 20_000;
+/// The number of calls that a counted function of the example makes.
+const CALLS: u64 = 10_000;
 
-/// What is counted: its name, and the function of the example that makes the calls.
-const COUNTED: [(&str, &str); 2] = [("put", "counted_puts"), ("get", "counted_gets")];
+/// The number of transactions that a counted function of the example makes.
+const TRANSACTIONS: u64 = 1_000;
 
-/// The members of the job, with three replicas of the value.
-const MEMBERS: &str = "4";
+/// What is counted: its name, the function of the example that makes the calls, and their number. A
+/// transaction has three keys.
+const COUNTED: [(&str, &str, u64); 10] = [
+    ("put through a handle", "counted_put", CALLS),
+    ("get through a handle", "counted_get", CALLS),
+    ("put_if through a handle", "counted_conditional_put", CALLS),
+    ("add through a handle", "counted_addition", CALLS),
+    ("version through a handle", "counted_version", CALLS),
+    ("put_parts through a handle", "counted_parts", CALLS),
+    ("put by key", "counted_put_by_key", CALLS),
+    ("get by key", "counted_get_by_key", CALLS),
+    ("transaction of puts", "counted_transaction", TRANSACTIONS),
+    ("transaction of gets and puts", "counted_read_modify_write", TRANSACTIONS),
+];
 
-/// Builds, counts, and prints the instructions of a call.
+/// By how much a count may be above its recorded figure.
+const TOLERANCE: f64 = 0.03;
+
+/// The instructions of a call of each kind.
+type Counts = BTreeMap<String, f64>;
+
+/// The file with the recorded figures.
+fn record_path() -> PathBuf {
+    workspace().join("xtask/perf.json")
+}
+
+/// Builds, counts, and prints the instructions of a call of each kind.
 pub(crate) fn instructions() -> anyhow::Result<()> {
-    let valgrind = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
-    if !valgrind.is_ok_and(|status| status.success()) {
-        bail!("valgrind does not run; install it (Debian: apt-get install valgrind)");
-    }
     let mut gate = Gate::new(minutes(60));
-    let mut rows = Vec::new();
-    let result = count(&mut gate, &mut rows);
+    let counts = count(&mut gate);
+    let (counts, result) = match counts {
+        Ok(counts) => (counts, Ok(())),
+        Err(error) => (Counts::new(), Err(error)),
+    };
     let result = gate.summarize("instructions", result);
-    for (name, instructions) in rows {
-        println!("{name} through a handle: {instructions:.1} instructions");
+    for (name, instructions) in counts {
+        println!("{name:<30} {instructions:>9.1} instructions");
     }
     result
 }
 
-fn count(gate: &mut Gate, rows: &mut Vec<(&str, f64)>) -> anyhow::Result<()> {
-    let build = |arguments: &[&str]| cargo(&[&["build", "--release"], arguments].concat());
-    gate.step("build of the command", minutes(20), build(&["--package", "outlast-cli"]))?;
-    // Built apart: together with the command, the library would have the features of the command.
-    let example = ["--package", "outlast", "--example", "instructions"];
-    gate.step("build of the example", minutes(20), build(&example))?;
-    let release = target_folder().join("release");
-    let folder = target_folder().join("instructions");
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    for (name, function) in COUNTED {
-        let mut job = Command::new(release.join("outlast"));
-        let file = |kind: &str| format!("{}/{kind}.%p", folder.display());
-        // valgrind warns of system calls that it does not know, again and again: into a file.
-        job.args(["run", "-n", MEMBERS, "valgrind", "--tool=callgrind"])
-            .arg(format!("--log-file={}", file("log")))
-            .arg(format!("--callgrind-out-file={}", file(function)))
-            .arg(format!("--toggle-collect=*{function}*"))
-            .arg(release.join("examples/instructions"));
-        gate.step(&format!("{function} under callgrind"), minutes(10), job)?;
-        rows.push((name, count_in(&folder, function)? as f64 / CALLS as f64));
+/// Compares the counts with the recorded figures, or records them.
+pub(crate) fn perf(must_record: bool) -> anyhow::Result<()> {
+    let mut gate = Gate::new(minutes(60));
+    let result = match must_record {
+        true => count(&mut gate).and_then(|counts| record(&counts)),
+        false => check(&mut gate),
+    };
+    gate.summarize("perf", result)
+}
+
+/// A part of the gate: an error if a count is above its recorded figure by more than the tolerance.
+pub(crate) fn check(gate: &mut Gate) -> anyhow::Result<()> {
+    let path = record_path();
+    let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let recorded: Counts = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not a table of figures", path.display()))?;
+    compare(&recorded, &count(gate)?)
+}
+
+fn record(counts: &Counts) -> anyhow::Result<()> {
+    let path = record_path();
+    let rounded: Counts =
+        counts.iter().map(|(name, count)| (name.clone(), (count * 10.0).round() / 10.0)).collect();
+    std::fs::write(&path, serde_json::to_string_pretty(&rounded)? + "\n")
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+fn compare(recorded: &Counts, counts: &Counts) -> anyhow::Result<()> {
+    let mut slower = Vec::new();
+    for (name, &count) in counts {
+        let figure = *recorded
+            .get(name)
+            .with_context(|| format!("no figure for `{name}`; type: cargo xtask perf --record"))?;
+        let change = count / figure - 1.0;
+        println!("{name:<30} {count:>9.1} instructions, {:+.1} %", change * 100.0);
+        if change > TOLERANCE {
+            slower.push(format!("{name} takes {count:.1} instructions, {figure:.1} recorded"));
+        } else if change < -TOLERANCE {
+            println!("    fewer than recorded; type: cargo xtask perf --record");
+        }
     }
+    ensure!(slower.is_empty(), "slower than recorded in xtask/perf.json: {}", slower.join("; "));
     Ok(())
 }
 
-/// The instructions of the member that made the calls: the greatest count of all members.
-fn count_in(folder: &Path, function: &str) -> anyhow::Result<u64> {
-    let mut greatest = 0;
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(function) {
-            let text = std::fs::read_to_string(entry.path())?;
-            greatest = greatest.max(total_of(&text).unwrap_or(0));
-        }
-    }
-    if greatest == 0 {
-        bail!("valgrind counted nothing in `{function}`; see its files in {}", folder.display());
-    }
-    Ok(greatest)
+/// Builds the example, and counts the instructions of a call of each kind.
+fn count(gate: &mut Gate) -> anyhow::Result<Counts> {
+    let valgrind = valgrind::install()?;
+    let example = ["build", "--release", "--package", "outlast", "--example", "instructions"];
+    gate.step("build of the example", minutes(20), cargo(&example))?;
+    let folder = target_folder().join("instructions");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let mut job = Command::new(target_folder().join("release/examples/instructions"));
+    job.env("OUTLAST_VALGRIND", valgrind).env("OUTLAST_COUNTS", &folder);
+    gate.step("the example under callgrind", minutes(5), job)?;
+    let path = folder.join("out");
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("valgrind left no {}", path.display()))?;
+    COUNTED
+        .into_iter()
+        .map(|(name, function, calls)| {
+            let total = total_of(&text, function).with_context(|| {
+                format!("valgrind counted nothing in `{function}`; see {}", folder.display())
+            })?;
+            Ok((name.to_string(), total as f64 / calls as f64))
+        })
+        .collect()
 }
 
-/// The total of a file of callgrind, in its line `summary:` or `totals:`.
-fn total_of(text: &str) -> Option<u64> {
-    let total = |line: &str| {
-        let counts = line.strip_prefix("summary:").or(line.strip_prefix("totals:"))?;
-        counts.split_whitespace().next()?.parse().ok()
-    };
-    text.lines().filter_map(total).max()
+/// The instructions of a function of the example, and of all that it called, in a file of
+/// callgrind. The cost lines below the name of a function are its own costs, and behind a line
+/// `calls=` the costs of the function that it called. A function has a number, and its name stands
+/// only where the number is first used.
+fn total_of(text: &str, function: &str) -> Option<u64> {
+    let mut wanted = None;
+    let mut is_inside = false;
+    let mut total = None;
+    for line in text.lines() {
+        let named = line.strip_prefix("fn=").or(line.strip_prefix("cfn="));
+        if let Some((number, name)) = named.and_then(|named| named.split_once(' '))
+            && name.rsplit("::").find(|part| !is_hash(part)) == Some(function)
+        {
+            wanted = Some(number);
+        }
+        if let Some(named) = line.strip_prefix("fn=") {
+            is_inside = wanted.is_some() && named.split(' ').next() == wanted;
+        } else if is_inside
+            && line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first))
+        {
+            let cost: Option<u64> =
+                line.split_whitespace().last().and_then(|cost| cost.parse().ok());
+            total = Some(total.unwrap_or(0) + cost?);
+        }
+    }
+    total
+}
+
+/// Whether a part of a symbol is the hash that the compiler adds to it.
+fn is_hash(part: &str) -> bool {
+    part.len() == 17
+        && part.starts_with('h')
+        && part[1..].bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 #[cfg(test)]
@@ -90,17 +170,44 @@ mod tests {
     use crate::gate::workspace;
 
     #[test]
-    fn the_total_of_a_file_is_found() {
-        assert_eq!(total_of("events: Ir\nsummary: 1340\n\ntotals: 1340\n"), Some(1340));
-        assert_eq!(total_of("events: Ir\n"), None);
+    fn the_total_of_a_function_has_the_functions_that_it_called() {
+        let text = "events: Ir\nsummary: 99\n\nfn=(1) example::counted_put\n10 5\ncfn=(2) put\n\
+                    calls=20 7\n+1 1300\n* 3\n\nfn=(2)\n7 1300\n\n\
+                    fn=(3) example::counted_put_by_key::h0123456789abcdef\n1 44\n\
+                    cfn=(4) example::counted_version\ncalls=1 2\n* 9\n\nfn=(4)\n2 9\n";
+        assert_eq!(total_of(text, "counted_put"), Some(1308));
+        assert_eq!(total_of(text, "counted_put_by_key"), Some(44 + 9));
+        assert_eq!(total_of(text, "counted_version"), Some(9));
+        assert_eq!(total_of(text, "counted_get"), None);
+    }
+
+    #[test]
+    fn more_instructions_than_recorded_are_an_error_beyond_the_tolerance() {
+        let counts = |count: f64| Counts::from([("put".to_string(), count)]);
+        assert!(compare(&counts(1000.0), &counts(1029.0)).is_ok());
+        assert!(compare(&counts(1000.0), &counts(500.0)).is_ok());
+        let error = compare(&counts(1000.0), &counts(1031.0)).expect_err("slower").to_string();
+        assert!(error.contains("put takes 1031.0 instructions, 1000.0 recorded"), "{error}");
+        assert!(compare(&Counts::new(), &counts(1.0)).is_err(), "not recorded");
+    }
+
+    #[test]
+    fn every_count_has_a_recorded_figure() {
+        let text = std::fs::read(record_path()).expect("the figures");
+        let recorded: Counts = serde_json::from_slice(&text).expect("a table");
+        let names: Vec<&str> = recorded.keys().map(String::as_str).collect();
+        let mut counted = COUNTED.map(|(name, _, _)| name);
+        counted.sort_unstable();
+        assert_eq!(names, counted);
     }
 
     #[test]
     fn the_example_makes_the_calls_that_are_counted() {
         let path = workspace().join("examples/rust/instructions.rs");
         let example = std::fs::read_to_string(path).expect("the example");
-        assert!(example.contains("const CALLS: u64 = 20_000;") && CALLS == 20_000);
-        for (_, function) in COUNTED {
+        assert!(example.contains("const CALLS: u64 = 10_000;") && CALLS == 10_000);
+        assert!(example.contains("const TRANSACTIONS: u64 = 1_000;") && TRANSACTIONS == 1_000);
+        for (_, function, _) in COUNTED {
             assert!(example.contains(&format!("fn {function}(")), "{function}");
         }
     }

@@ -1,6 +1,7 @@
 //! `cargo xtask`: the single tool for working on Outlast. This file parses the arguments.
 
 mod check;
+mod fortran;
 mod gate;
 mod instructions;
 mod layers;
@@ -10,6 +11,7 @@ mod redis;
 mod soak;
 mod test;
 mod tidy;
+mod valgrind;
 
 use anyhow::{Context, bail};
 use std::path::Path;
@@ -27,7 +29,7 @@ cargo xtask TASK
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
                        also checks what a release needs: the contents of the packages, and the
                        licenses of the dependencies where cargo deny is installed
-  soak [--minutes M]   the long form (60 minutes unless said): the store over 156,000 seeds and
+  soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
                        suite on sim and on shm, and all tests in between, with new seeds in every
@@ -41,11 +43,14 @@ cargo xtask TASK
   mutants [--json PATH]
                        breaks the store's protocol in each known way and shows the seed that
                        catches it; status 1 if a mutant survives
-  instructions         counts the instructions of a put and of a get through a handle on shm, for
-                       comparing two versions of the library; needs valgrind
+  instructions         counts the instructions of puts, gets and transactions on shm, for comparing
+                       two versions of the library; needs valgrind, and unpacks it if it is missing
+  perf [--record]      fails if a call takes 3 % more instructions than xtask/perf.json says; a part
+                       of `test`. --record writes the figures of this version
   hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the
                        command on the first of them (root); `outlast hosts` does it too
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
+  fortran              installs Debian's gfortran (root), for the tests of the Fortran module
   redis                unpacks Redis into target/redis, for `outlast bench put --peers redis`
   help                 this text
 
@@ -85,9 +90,12 @@ fn main() -> ExitCode {
         ["mutants"] => mutants::mutants(None),
         ["mutants", "--json", path] => mutants::mutants(Some(Path::new(path))),
         ["instructions"] => instructions::instructions(),
+        ["perf"] => instructions::perf(false),
+        ["perf", "--record"] => instructions::perf(true),
         ["mpi"] => {
             mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
         }
+        ["fortran"] => fortran::install().map(|()| println!("gfortran is installed")),
         ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -17,7 +17,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 24] = [
+pub(crate) const MUTANTS: [(&str, &str); 33] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -29,12 +29,15 @@ pub(crate) const MUTANTS: [(&str, &str); 24] = [
     ("forget-tombstone", "restart versions after a delete"),
     ("miss-news", "skip a replica that begins to fill"),
     ("assume-version", "replace a version without reading it"),
+    ("assume-condition", "put by handle without its condition"),
     ("tx-lost-update", "overwrite a key changed after its read"),
     ("tx-skip-look", "skip the validation of reads"),
     ("tx-read-past", "read past a validating transaction"),
     ("tx-apply-early", "apply before the commit"),
     ("tx-abort-late", "abort a committed transaction"),
     ("tx-drop-intent", "drop the intent before it is applied"),
+    ("tx-read-older", "read past a transaction of an older view"),
+    ("tx-skip-outcome", "acknowledge a change that was lost"),
     ("accept-keeps", "keep the rest of a lost partition"),
     ("recover-partly-visible", "show a part of a recovery early"),
     ("recover-skip-vote", "decide a recovery without the vote"),
@@ -42,13 +45,20 @@ pub(crate) const MUTANTS: [(&str, &str); 24] = [
     ("salvage-torn", "salvage a torn record"),
     ("salvage-oldest", "salvage the replica that died first"),
     ("salvage-late", "acknowledge a write after the salvage"),
+    ("image-commit-early", "commit an image before its last piece"),
+    ("image-reuse-slot", "write into slots of the image before"),
+    ("image-stale-parity", "leave the parity of a changed stripe"),
+    ("image-same-domain", "put two pieces into a failure domain"),
+    ("image-old-piece", "take a piece of another save"),
+    ("region-vote-missing", "decide a checkpoint without the vote"),
 ];
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.
-const HUNTS: [(&str, u64); 13] = [
+const HUNTS: [(&str, u64); 14] = [
     ("--members 3 --replicas 2 --calls 100 --programs puts --link network", 300),
     ("--members 4 --replicas 2 --threads 4", 100),
     ("--members 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
+    ("--members 3 --replicas 2 --kills 1 --stops 1 --programs conditional", 300),
     ("--members 4 --replicas 3 --kills 2 --calls 40 --programs calls", 600),
     ("--members 4 --replicas 2 --kills 3 --calls 60 --threads 4 --programs calls", 400),
     ("--members 6 --replicas 2 --kills 5 --calls 60 --programs calls", 1_000),
@@ -66,8 +76,14 @@ const HUNTS: [(&str, u64); 13] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 2] =
-    [(&["--lib"], "store::record::reconcile::"), (&["--test", "sim"], "store::salvage::")];
+const TEST_HUNTS: [(&[&str], &str); 6] = [
+    (&["--lib"], "store::record::reconcile::"),
+    (&["--lib"], "store::api::transaction::"),
+    (&["--lib"], "store::tx::"),
+    (&["--test", "sim"], "store::salvage::"),
+    (&["--lib"], "image::"),
+    (&["--test", "sim"], "image::"),
+];
 
 /// Hunts each mutant; an error if a mutant survives, or if the unbroken store does not pass.
 pub(crate) fn mutants(json: Option<&Path>) -> anyhow::Result<()> {

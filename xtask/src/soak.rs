@@ -18,14 +18,15 @@ pub(crate) const STORE_FIRST_SEED: u64 = 1_000_000;
 /// The first seed of the soak of the mpi engine.
 pub(crate) const MPI_FIRST_SEED: u64 = 2_000_000;
 
-/// The shapes of jobs that the simulator runs, each with its number of seeds: 156,000 in all,
-/// 32,000 of them in global mode.
-const SHAPES: [(&str, u64); 28] = [
+/// The shapes of jobs that the simulator runs, each with its number of seeds: 162,000 in all,
+/// 34,000 of them in global mode.
+const SHAPES: [(&str, u64); 30] = [
     ("--members 3 --replicas 1 --stops 1", 8_000),
     ("--members 3 --replicas 2 --kills 1 --stops 1", 15_000),
     ("--members 3 --replicas 2 --kills 1 --stops 1 --programs bank", 10_000),
     ("--members 5 --replicas 3 --kills 2 --programs calls", 10_000),
     ("--members 4 --replicas 3 --kills 2 --stops 2 --programs puts", 4_000),
+    ("--members 4 --replicas 3 --kills 2 --stops 2 --programs conditional", 4_000),
     ("--members 5 --replicas 3 --kills 2", 8_000),
     ("--members 5 --replicas 3 --kills 2 --programs steal", 7_000),
     ("--members 5 --replicas 3 --kills 2 --stops 2 --spares 1", 15_000),
@@ -48,6 +49,7 @@ const SHAPES: [(&str, u64); 28] = [
     ("--members 5 --replicas 3 --kills 2 --mode global --programs steal", 2_000),
     ("--members 5 --replicas 3 --kills 2 --mode global --programs calls", 1_500),
     ("--members 4 --replicas 3 --kills 2 --stops 1 --mode global --programs puts", 2_000),
+    ("--members 4 --replicas 3 --kills 2 --stops 1 --mode global --programs conditional", 2_000),
     ("--members 8 --replicas 4 --kills 7 --mode global", 500),
 ];
 
@@ -432,7 +434,7 @@ mod tests {
         let sum = |wanted: &str| {
             SHAPES.iter().filter(|(shape, _)| shape.contains(wanted)).map(|(_, n)| n).sum::<u64>()
         };
-        assert_eq!((sum(""), sum("--mode global")), (156_000, 32_000));
+        assert_eq!((sum(""), sum("--mode global")), (162_000, 34_000));
         for (shape, kills) in CHAOS {
             assert!(shape.contains(&format!("--kills {kills} ")), "{shape}");
         }

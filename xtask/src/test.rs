@@ -8,8 +8,9 @@
 //! This program runs the test binaries itself, in the order of their names, so that each has its
 //! own bound and its own line in the summary.
 
+use crate::fortran;
 use crate::gate::{Gate, cargo, clippy, minutes, target_folder, workspace};
-use crate::tidy;
+use crate::{instructions, tidy};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,10 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The features of a development build: all but `mpi`, which needs Open MPI.
-pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde";
+pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults";
 
 /// All features.
-const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,\
+const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults,\
                                 outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi";
 
 /// The time after which `cargo xtask test` counts as hung. It takes below 13 minutes on 2 idle
@@ -34,8 +35,15 @@ const WITHOUT_UCX: [(&str, &str); 2] =
     [("UCX_MEM_MMAP_HOOK_MODE", "none"), ("UCX_DEBUG_SIGNO", "0")];
 
 /// The crates that are published, each after the crates that it needs.
-const PUBLISHED: [&str; 5] =
-    ["outlast-mpi-sys", "outlast", "outlast-check", "outlast-cli", "outlast-c"];
+const PUBLISHED: [&str; 7] = [
+    "outlast-mpi-sys",
+    "outlast",
+    "outlast-check",
+    "outlast-plan",
+    "outlast-tasks",
+    "outlast-cli",
+    "outlast-c",
+];
 
 /// Runs the gate; the full gate checks what a release needs as well.
 pub(crate) fn test(is_full: bool) -> anyhow::Result<()> {
@@ -55,12 +63,20 @@ fn run(gate: &mut Gate) -> anyhow::Result<()> {
     check_without_mpi(gate)?;
     check_rust_version(gate)?;
     gate.finish(install)?;
-    let all = ["--workspace", "--features", FEATURES_AND_MPI];
+    let features = match fortran::install() {
+        Ok(()) => format!("{FEATURES_AND_MPI},outlast-c/fortran"),
+        Err(error) => {
+            println!("=== tests of the Fortran module: left out; {error}");
+            FEATURES_AND_MPI.to_string()
+        }
+    };
+    let all = ["--workspace", "--features", &features];
     gate.step("lints", minutes(15), clippy(&[&all[..], &["--all-targets"]].concat()))?;
     let mut documentation =
         cargo(&[&["doc", "--no-deps", "--document-private-items"], &all[..]].concat());
     documentation.env("RUSTDOCFLAGS", "-D warnings --cfg outlast_pages");
     gate.step("documentation", minutes(10), documentation)?;
+    instructions::check(gate)?;
     run_tests(gate, &all)
 }
 
@@ -74,7 +90,9 @@ fn check_without_mpi(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("lints of the command alone", minutes(10), clippy(&["--package", "outlast-cli"]))?;
     let step = |only: &[&str]| {
         let mut command = cargo(&["test", "--features", FEATURES]);
-        for package in ["outlast", "outlast-c", "outlast-cli", "outlast-conformance"] {
+        for package in
+            ["outlast", "outlast-c", "outlast-cli", "outlast-conformance", "outlast-tasks"]
+        {
             command.arg("--config").arg(format!("profile.test.package.{package}.opt-level=0"));
         }
         command.args(only);
@@ -208,6 +226,10 @@ impl TestBinary {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        // Only crates that depend on `outlast-mpi-sys` have the run path of the MPI library.
+        if self.package == "outlast-tasks" || self.package == "outlast-plan" {
+            command.env("LD_LIBRARY_PATH", workspace().join("target/mpi/lib"));
+        }
         command
     }
 }
