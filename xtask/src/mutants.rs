@@ -17,7 +17,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 35] = [
+pub(crate) const MUTANTS: [(&str, &str); 37] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -25,6 +25,8 @@ pub(crate) const MUTANTS: [(&str, &str); 35] = [
     ("no-help", "do not complete what others published"),
     ("near-unmarked", "answer near with an unstable version"),
     ("near-older", "answer near by what an older view knew"),
+    ("grow-early", "unzip chains without a grace period"),
+    ("grow-stale", "split a bucket by an older content"),
     ("repair-over-newer", "let repair replace a newer version"),
     ("repair-lost-swap", "take a failed copy of repair for done"),
     ("trust-absent", "trust an incomplete replica"),
@@ -79,7 +81,8 @@ const HUNTS: [(&str, u64); 15] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 7] = [
+const TEST_HUNTS: [(&[&str], &str); 8] = [
+    (&["--lib"], "store::record::grow::"),
     (&["--lib"], "store::record::read::"),
     (&["--lib"], "store::record::reconcile::"),
     (&["--lib"], "store::api::transaction::"),

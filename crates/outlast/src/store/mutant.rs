@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 35] = [
+const NAMES: [&str; 37] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -21,6 +21,10 @@ const NAMES: [&str; 35] = [
     "near-unmarked",
     // A replica answers a read from its own memory with what it knew before the last death.
     "near-older",
+    // An index takes shared chains apart while lookups of the former bucket are in flight.
+    "grow-early",
+    // A bucket is split by what it held before the last insertion.
+    "grow-stale",
     // Repair replaces newer versions.
     "repair-over-newer",
     // Repair takes a record for copied although its swap at the new replica failed.

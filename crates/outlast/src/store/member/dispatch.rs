@@ -35,7 +35,8 @@ impl StoreState {
                 let _ = self.job.ring(self.job.me());
             }
             Message::Give { places } => self.take_back(from, &places),
-            Message::Marked { buckets } => self.record_marked_buckets(&buckets),
+            Message::Marked { hashes } => self.record_marked(&hashes),
+            Message::Crowded { partition } => self.record_crowded(partition as usize),
             Message::Closing => {
                 lock(&self.closing).insert(from);
                 let _ = self.job.ring(self.job.me());

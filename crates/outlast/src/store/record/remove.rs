@@ -4,8 +4,8 @@
 //! The background of the member that deleted a key executes the steps.
 //! [`RecordState::record_tombstone`] queues a tombstone. `remove_piece` waits for a grace period
 //! (*wait*) and then executes *raise_floor*, *mark_primary* and *mark_others* for a few tombstones
-//! at a time. It reports the marked buckets to their replicas, and each replica unlinks the marked
-//! nodes from its own index (*unlink*).
+//! at a time. It reports the marked records to their replicas, by their hashes, and each replica
+//! unlinks the marked nodes from its own index (*unlink*).
 
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/deleting.md"))]
 
@@ -19,6 +19,7 @@ use crate::store::record::index::CHAIN_MAX;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::record::version_floor::INCARNATION_SHIFT;
+use crate::store::segment::bucket::{BucketWord, TIERS_MAX};
 use crate::store::segment::head::{Head, Phase};
 use crate::store::segment::layout::{
     Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTICIPANTS, PARTITION_BUCKETS, REMOVALS,
@@ -59,7 +60,7 @@ pub(in crate::store) struct Removals {
     waiting: Mutex<Vec<(Tombstones, GracePeriod)>>,
     /// Tombstones that can be removed now.
     due: Mutex<Tombstones>,
-    /// The buckets of this member with nodes to unlink, as partition and bucket.
+    /// The records of this member whose nodes are to be unlinked, as partition and hash.
     marked: Mutex<Vec<u64>>,
     /// The indexes of this member that were given up, as partition and offset of the buckets. Their
     /// nodes and blocks are still to be retired.
@@ -88,13 +89,10 @@ impl RecordState {
         }
     }
 
-    /// Queues buckets of this member that have nodes marked as *removed*.
-    pub(in crate::store) fn record_marked_buckets(&self, buckets: &[u64]) {
-        let is_known = |&place: &u64| {
-            (place >> 32) < self.placement.partitions as u64
-                && (place & 0xffff_ffff) < self.bucket_count as u64
-        };
-        lock(&self.removal.marked).extend(buckets.iter().copied().filter(is_known));
+    /// Queues records of this member that are marked as *removed*, as partition and hash.
+    pub(in crate::store) fn record_marked(&self, hashes: &[u64]) {
+        let is_known = |&hash: &u64| (hash >> 32) < self.placement.partitions as u64;
+        lock(&self.removal.marked).extend(hashes.iter().copied().filter(is_known));
         let _ = self.job.ring(self.me());
     }
 
@@ -106,6 +104,13 @@ impl RecordState {
         let next = self.remove_piece();
         *lock(&self.removal.is_busy) = false;
         next
+    }
+
+    /// Holds the activity that changes the index, or lets it go on.
+    #[cfg(all(test, feature = "sim"))]
+    pub(in crate::store::record) fn hold_removal(&self, is_held: bool) {
+        *lock(&self.removal.is_busy) = is_held;
+        let _ = self.job.ring(self.me());
     }
 
     /// Whether the blocks of an index that was given up are still to be retired.
@@ -121,6 +126,7 @@ impl RecordState {
         }
         let Ok(op) = RecordOp::begin(self) else { return };
         for &(partition, buckets) in &given_up {
+            self.forget_growth(buckets);
             // An access to the own memory fails only when the membership has ended.
             let _ = op.retire_index(partition, buckets);
         }
@@ -139,16 +145,22 @@ impl RecordState {
         if !marked.is_empty()
             && let Ok(op) = RecordOp::begin(self)
         {
-            for place in marked {
+            let mut later = Vec::new();
+            for hash in marked {
                 // An access to the own memory fails only when the membership has ended.
-                let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
+                if let Ok(false) = op.take_out((hash >> 32) as usize, hash & 0xffff_ffff) {
+                    later.push(hash);
+                }
             }
+            // Growth is under way there, and wants to run again.
+            lock(&removal.marked).append(&mut later);
             op.flush_retired();
             self.record_retired();
         }
+        let growth = self.grow_piece();
         let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
         let mut over = Tombstones::new();
-        let mut next = Time::NEVER;
+        let mut next = growth;
         waiting.retain_mut(|(tombstones, grace)| match grace.is_over_or_due(self) {
             Ok(()) => {
                 over.append(tombstones);
@@ -165,7 +177,7 @@ impl RecordState {
             let fresh = std::mem::take(&mut *lock(&removal.fresh));
             if !fresh.is_empty() {
                 waiting.push((fresh, GracePeriod::begin(self)));
-                next = now.after(COLLECT);
+                next = next.min(now.after(COLLECT));
             }
         }
         lock(&removal.waiting).append(&mut waiting);
@@ -198,11 +210,11 @@ impl RecordState {
                 self.record_retired();
             }
         }
-        for (replica, buckets) in marked {
+        for (replica, hashes) in marked {
             if replica == self.me() {
-                self.record_marked_buckets(&buckets);
+                self.record_marked(&hashes);
             } else {
-                let _ = self.send(replica, &Message::Marked { buckets });
+                let _ = self.send(replica, &Message::Marked { hashes });
             }
         }
         next = next.min(self.reuse_removed());
@@ -254,9 +266,9 @@ impl RecordState {
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
     ) -> Result<bool, StoreError> {
         let key = self.any_key_ref(key);
-        let bucket = (key.partition as u64) << 32 | key.hash & (self.bucket_count as u64 - 1);
+        let hash = (key.partition as u64) << 32 | key.hash & 0xffff_ffff;
         // Without an operation it is tried again later.
-        let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, bucket, marked));
+        let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, hash, marked));
         match result {
             Ok(is_reconciled) => Ok(is_reconciled),
             Err(
@@ -273,13 +285,13 @@ impl RecordState {
 }
 
 impl<'a> RecordOp<'a> {
-    /// *raise_floor*, *mark_primary* and *mark_others*, inside an operation. Adds the bucket to
+    /// *raise_floor*, *mark_primary* and *mark_others*, inside an operation. Adds the hash to
     /// `marked` for each replica with a node to unlink.
     fn remove(
         &self,
         key: &KeyRef<'_>,
         counter: u64,
-        bucket: u64,
+        hash: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
     ) -> OpResult<bool> {
         let config = self.config(key.partition)?;
@@ -316,7 +328,7 @@ impl<'a> RecordOp<'a> {
         if !self.is_current() || !self.swap(primary, word, head.0, Head::REMOVED.0)? {
             return Ok(false);
         }
-        marked.entry(primary).or_default().push(bucket);
+        marked.entry(primary).or_default().push(hash);
         self.retire_removed(primary, head, block)?;
         // *mark_others*.
         for (replica, member) in
@@ -329,7 +341,7 @@ impl<'a> RecordOp<'a> {
             if let Some(block) = is_wanted(member, head)?
                 && self.swap(member, word, head.0, Head::REMOVED.0)?
             {
-                marked.entry(member).or_default().push(bucket);
+                marked.entry(member).or_default().push(hash);
                 self.retire_removed(member, head, block)?;
             }
         }
@@ -375,25 +387,39 @@ impl<'a> RecordOp<'a> {
                 }
             }
         };
-        let mut nodes = Vec::new();
-        for bucket in 0..self.store.bucket_count as u64 {
-            let mut at = replace(buckets + bucket * 8, 0)?;
-            for _ in 0..CHAIN_MAX {
-                if at == 0 || !is_place(at) {
-                    break;
+        let (mut nodes, base) = (Vec::new(), self.store.bucket_count as u64);
+        for first in 0..self.store.bucket_count {
+            self.store.for_each_own_bucket(buckets, first, |word, bucket| {
+                // The depth stays: an operation in flight finds its way.
+                let found = replace(word, BucketWord::new(bucket.word.depth(), 0).0)?;
+                let mut at = BucketWord(found).first();
+                for _ in 0..CHAIN_MAX {
+                    if at == 0 || !is_place(at) {
+                        break;
+                    }
+                    // A node that two buckets share is retired once.
+                    if bucket.has(load(at + NODE_WORD)? >> 32) {
+                        nodes.push(at);
+                        let head = Head(replace(at + NODE_HEAD, Head::REMOVED.0)?);
+                        if head != Head::REMOVED {
+                            self.retire_head(me, head);
+                        }
+                    }
+                    at = load(at + NODE_NEXT)?;
                 }
-                nodes.push(at);
-                let head = Head(replace(at + NODE_HEAD, Head::REMOVED.0)?);
-                if head != Head::REMOVED {
-                    self.retire_head(me, head);
-                }
-                at = load(at + NODE_NEXT)?;
-            }
+                Ok(())
+            })?;
         }
         self.retire_nodes(nodes)?;
         // If no new index could be made, the partition still has these buckets.
         if load(self.partition_word(me, partition, PARTITION_BUCKETS))? != buckets {
-            self.store.keep_buckets(buckets);
+            for tier in 1..=TIERS_MAX {
+                match load(self.store.directory_word(buckets, tier))? {
+                    0 => break,
+                    offset => self.store.keep_buckets(offset, (base << (tier - 1)) * 8),
+                }
+            }
+            self.store.keep_buckets(buckets, self.store.index_len());
         }
         Ok(())
     }
@@ -414,19 +440,24 @@ impl<'a> RecordOp<'a> {
         Ok(())
     }
 
-    /// *unlink*: unlinks the nodes that are marked as *removed* from a bucket of this member,
-    /// raises its removal count, and retires the nodes.
-    fn take_out(&self, partition: usize, bucket: usize) -> Result<(), Error> {
+    /// *unlink*: unlinks the nodes that are marked as *removed* from the bucket of a hash, raises
+    /// the removal count, and retires the nodes. `false` if the bucket shares nodes with another
+    /// bucket, and nothing was done.
+    fn take_out(&self, partition: usize, hash: u64) -> Result<bool, Error> {
         let (job, me) = (&self.store.job, self.store.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
         if buckets == 0 || !is_place(buckets) {
-            return Ok(());
+            return Ok(true);
         }
-        let first_word = buckets + bucket as u64 * 8;
+        let (first_word, _) = self.store.own_bucket(buckets, hash)?;
+        if self.store.is_zipped(first_word) {
+            return Ok(false);
+        }
         let mut removed = Vec::new();
         'walk: loop {
-            let (mut before, mut at) = (None, load(first_word)?);
+            let first = BucketWord(load(first_word)?);
+            let (mut before, mut at) = (None, first.first());
             for _ in 0..CHAIN_MAX {
                 if at == 0 || !is_place(at) {
                     break;
@@ -442,16 +473,20 @@ impl<'a> RecordOp<'a> {
                     }
                     // Another member has inserted a node at the front. The next walk finds the
                     // marked node behind that node.
-                    None if job.compare_and_swap(Epoch::ANY, me, first_word, at, next)? != at => {
-                        continue 'walk;
+                    None => {
+                        let [old, new] =
+                            [at, next].map(|node| BucketWord::new(first.depth(), node).0);
+                        if job.compare_and_swap(Epoch::ANY, me, first_word, old, new)? != old {
+                            continue 'walk;
+                        }
                     }
-                    None => {}
                 }
                 removed.push(at);
                 at = next;
             }
             break;
         }
-        self.retire_nodes(removed)
+        self.retire_nodes(removed)?;
+        Ok(true)
     }
 }
