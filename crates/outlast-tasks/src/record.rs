@@ -212,6 +212,11 @@ impl Keys {
         format!("{}w/{worker}", self.prefix).into_bytes()
     }
 
+    /// The key that says why a member did not open the runtime.
+    pub(crate) fn refusal(&self) -> Vec<u8> {
+        format!("{}refusal", self.prefix).into_bytes()
+    }
+
     pub(crate) fn slot(&self, worker: u32, slot: u32) -> Vec<u8> {
         format!("{}s/{worker}/{slot}", self.prefix).into_bytes()
     }

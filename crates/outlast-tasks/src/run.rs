@@ -54,7 +54,8 @@ impl std::fmt::Debug for Tasks {
 
 impl Tasks {
     /// Opens the runtime. All living members call this, and wait for each other within the job's
-    /// time limit. [`Error::Differs`] if the members have different tasks, options or builds.
+    /// time limit. [`Error::Differs`] at all of them if they have different tasks, options or
+    /// builds.
     pub fn open(store: &Store, options: Options) -> Result<Tasks, Error> {
         let job = store.job();
         if let Some(name) = options.registry.twice() {
@@ -66,12 +67,34 @@ impl Tasks {
                           open it in localized mode for tasks";
             return Err(Error::Invalid { reason: reason.to_string() });
         }
-        let session = agree_on_session(store, &options)?;
+        let (session, difference) = agree_on_session(store, &options)?;
         let keys = Keys::new(session);
+        if let Some(what) = difference {
+            let said = format!("{} did not open: {what}", job.me());
+            put_answered(store, &keys.refusal(), said.as_bytes())?;
+            retreat(store, &keys, session)?;
+            return Err(Error::Differs { what });
+        }
         let board = Boards::reserve(job).map_err(StoreError::Engine)?;
         let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
-        let infos = wait_for_all(store, &keys, |_| true)?;
+        let refused = || match get_answered(store, &keys.refusal())? {
+            Some(what) => Err(Error::Differs { what: String::from_utf8_lossy(&what).into_owned() }),
+            None => Ok(()),
+        };
+        let infos = match wait_for_all(store, &keys, |_| true, refused) {
+            Ok(infos) => infos,
+            Err(error) => {
+                if matches!(error, Error::Differs { .. }) {
+                    retreat(store, &keys, session)?;
+                    // No member has opened the session, so no member writes to this board.
+                    let mut offsets = vec![0; job.members()];
+                    offsets[job.me().index()] = board;
+                    Boards::new(job, offsets).release();
+                }
+                return Err(error);
+            }
+        };
         let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board)).collect();
         let boards = Boards::new(job, offsets);
         let shared = Arc::new(Shared::new(store, keys, session, boards, info, options.has_heirs));
@@ -284,7 +307,7 @@ impl Tasks {
         let info = WorkerInfo { is_closing: true, ..shared.info() };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
         // From here on no member puts a key of this session.
-        wait_for_all(store, keys, |info| info.is_closing)?;
+        wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
         let result = end_session(store, keys, shared.session);
         boards.release();
         result
@@ -305,8 +328,9 @@ fn build() -> u32 {
         .get_or_init(|| std::fs::read("/proc/self/exe").map_or(0, |bytes| crc32fast::hash(&bytes)))
 }
 
-/// Agrees with the other members on a session: the first member to put it decides.
-fn agree_on_session(store: &Store, options: &Options) -> Result<u64, Error> {
+/// Agrees with the other members on a session: the first member to put it decides. Returns the
+/// session, and how this member differs from the member that put it.
+fn agree_on_session(store: &Store, options: &Options) -> Result<(u64, Option<String>), Error> {
     let job = store.job();
     let mine = Session {
         session: hash(&encode(&(job.now().0, job.me().0))),
@@ -329,9 +353,9 @@ fn agree_on_session(store: &Store, options: &Options) -> Result<u64, Error> {
         let what = "the runtime is being closed at another member".to_string();
         return Err(Error::Differs { what });
     };
+    let session = theirs.session;
     let difference = |what: &str, here: String, there: String| {
-        let what = format!("{what}: {here} here, and {there} at another member");
-        Err(Error::Differs { what })
+        Ok((session, Some(format!("{what}: {here} here, and {there} at another member"))))
     };
     if theirs.version != mine.version {
         return difference("version of outlast-tasks", mine.version, theirs.version);
@@ -352,15 +376,26 @@ fn agree_on_session(store: &Store, options: &Options) -> Result<u64, Error> {
         let (here, there) = (format!("{:08x}", mine.build), format!("{:08x}", theirs.build));
         return difference("build of the program", here, there);
     }
-    Ok(theirs.session)
+    Ok((session, None))
 }
 
-/// Waits until the keys of all living members are there and satisfy a condition. Returns what each
-/// member told.
+/// Leaves a session that this member or another member has refused to open. No member ends the
+/// session before all living members have heard of it: a member that does so waits for the others,
+/// and a member that comes late finds the refusal.
+fn retreat(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
+    let info = WorkerInfo { board: 0, slots: 0, run: 0, is_closing: true };
+    put_answered(store, &keys.worker(store.me().0), &encode(&info))?;
+    wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
+    end_session(store, keys, session)
+}
+
+/// Waits until the keys of all living members are there and satisfy a condition, or until `check`
+/// fails. Returns what each member told.
 fn wait_for_all(
     store: &Store,
     keys: &Keys,
     is_ready: impl Fn(&WorkerInfo) -> bool,
+    check: impl Fn() -> Result<(), Error>,
 ) -> Result<Vec<Option<WorkerInfo>>, Error> {
     let job = store.job();
     let deadline = job.now().after(job.time_limit());
@@ -382,6 +417,8 @@ fn wait_for_all(
                 missing.get_or_insert(member);
             }
         }
+        // After the keys were read: a member that refuses says so before it puts its key.
+        check()?;
         let Some(member) = missing else { return Ok(infos) };
         if job.has_ended() {
             return Err(Error::Store(StoreError::Closed));

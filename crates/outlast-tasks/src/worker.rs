@@ -434,6 +434,12 @@ impl Worker {
         }
     }
 
+    /// Deletes the keys of the record that an entry, which was put, has replaced in an own slot.
+    fn delete_stale(&self, slot: u32) {
+        let stale = self.slots.borrow_mut().overwritten(slot);
+        self.delete(stale);
+    }
+
     // ---- Saving, and what it costs.
 
     /// Makes calls that save, and lets the next beat be later by what they cost.
@@ -566,6 +572,7 @@ impl Worker {
             past: Vec::new(),
         };
         let bytes = encode(&Entry::Task(record));
+        let mut is_there = true;
         match handle.put(&bytes) {
             Ok(_) => {}
             // A part of a bag must be there: it cannot be forked again.
@@ -573,7 +580,7 @@ impl Worker {
                 self.put_until_there(id, &bytes);
             }
             // It may still happen, so it counts as shared.
-            Err(StoreError::Timeout { .. }) => {}
+            Err(StoreError::Timeout { .. }) => is_there = false,
             Err(StoreError::OutOfMemory { .. }) => {
                 self.delete(blobs);
                 return false;
@@ -581,6 +588,9 @@ impl Worker {
             Err(error) => self.fail(Error::Store(error)),
         }
         self.slots.borrow_mut().set(Use { id, parent, path, content, blobs });
+        if is_there {
+            self.delete_stale(id.slot);
+        }
         drop(step);
         self.count(|counts| &counts.shared);
         let _step = within(Step::Advertise);
@@ -591,11 +601,10 @@ impl Worker {
     /// Takes a slot, and tells before its first use that it is used.
     pub(crate) fn take_slot(&self) -> Option<(TaskId, Rc<KeyHandle>)> {
         let taken = self.slots.borrow_mut().take(&self.store, &self.keys);
-        let Taken { id, handle, blobs } = match taken {
+        let Taken { id, handle } = match taken {
             Ok(taken) => taken?,
             Err(error) => self.fail(Error::Store(error)),
         };
-        self.delete(blobs);
         let used = id.slot + 1;
         if used > self.shared.slots_told.load(Ordering::Acquire) {
             let told = (used * 2).max(16).min(self.options.slots);
@@ -710,6 +719,7 @@ impl Worker {
             before
         };
         self.delete(before.unwrap_or_default());
+        self.delete_stale(id.slot);
         self.count(|counts| &counts.saved);
         Some(id.slot)
     }
