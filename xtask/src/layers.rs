@@ -552,13 +552,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether an attribute that begins at this offset, with its bracket, is `cfg(test)` or
-    /// `cfg(all(test, ..))`.
+    /// Whether an attribute that begins at this offset, with its bracket, is `cfg(test)`,
+    /// `cfg(doctest)` or `cfg(all(test, ..))`.
     fn is_test_attribute(&self, bracket: usize) -> bool {
         let texts: Vec<&str> = (bracket..bracket + 6).map(|offset| self.text(offset)).collect();
         matches!(
             texts[..],
-            ["[", "cfg", "(", "test", ")", ..] | ["[", "cfg", "(", "all", "(", "test"]
+            ["[", "cfg", "(", "test" | "doctest", ")", ..] | ["[", "cfg", "(", "all", "(", "test"]
         )
     }
 

@@ -126,3 +126,16 @@ mod sync;
 
 pub use engine::{Epoch, Error, JoinError, JoinOptions, MemberId, MemberSet, Time, View};
 pub use job::{Attending, Job, Service, join};
+
+/// The programs of the guide, which run as examples in the documentation.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/src/first-programs.md")]
+    mod first_programs {}
+    #[doc = include_str!("../../../docs/guide/src/deaths.md")]
+    mod deaths {}
+    #[doc = include_str!("../../../docs/guide/src/transactions.md")]
+    mod transactions {}
+    #[doc = include_str!("../../../docs/guide/src/snapshots.md")]
+    mod snapshots {}
+}
