@@ -17,7 +17,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 33] = [
+pub(crate) const MUTANTS: [(&str, &str); 35] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -50,6 +50,8 @@ pub(crate) const MUTANTS: [(&str, &str); 33] = [
     ("image-stale-parity", "leave the parity of a changed stripe"),
     ("image-same-domain", "put two pieces into a failure domain"),
     ("image-old-piece", "take a piece of another save"),
+    ("limit-per-wait", "give each wait of a call the time limit"),
+    ("background-waits", "let the background wait like a call"),
     ("region-vote-missing", "decide a checkpoint without the vote"),
 ];
 
@@ -76,11 +78,12 @@ const HUNTS: [(&str, u64); 14] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 6] = [
+const TEST_HUNTS: [(&[&str], &str); 7] = [
     (&["--lib"], "store::record::reconcile::"),
     (&["--lib"], "store::api::transaction::"),
     (&["--lib"], "store::tx::"),
     (&["--test", "sim"], "store::salvage::"),
+    (&["--test", "sim"], "store::deadlines::"),
     (&["--lib"], "image::"),
     (&["--test", "sim"], "image::"),
 ];

@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 35] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -71,6 +71,10 @@ const NAMES: [&str; 33] = [
     "image-same-domain",
     // A piece with a good checksum is taken, whichever save has written it.
     "image-old-piece",
+    // Each wait of a call has the time limit, and not all of them together.
+    "limit-per-wait",
+    // The background waits for a stopped member as long as a call does.
+    "background-waits",
     // A checkpoint of regions is decided before all callers have described theirs.
     "region-vote-missing",
 ];

@@ -80,12 +80,12 @@ use self::core::Core;
 use self::join::HAS_LEFT;
 use self::lease::Lease;
 use self::onesided::OneSided;
-use self::wait::{Patience, SLEEP_MAX, SLEEP_MIN};
+use self::wait::{SLEEP_MAX, SLEEP_MIN, TimeLeft};
 use super::shm::Shm;
 use super::{
     Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId,
     Message, Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_compound,
-    run_compound,
+    deadline, run_compound,
 };
 use crate::sync::lock;
 use outlast_mpi_sys as mpi;
@@ -144,6 +144,18 @@ impl Mpi {
                 Err(failed(format!("not all living members have called it within {limit:?}")))
             }
         }
+    }
+
+    /// Executes an operation at a remote member, and waits for its result.
+    fn ask(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<Done> {
+        deadline::check_late(target)?;
+        self.wait(self.start(at, target, operation))
+    }
+
+    /// How long the calling activity may wait for an answer of `member`.
+    fn time_left(&self, member: MemberId) -> TimeLeft {
+        let now = self.now();
+        TimeLeft::new(deadline::until_answer(now, self.node.time_limit(), member), now)
     }
 
     /// The shm job of this node, if `member` is local and no lease is needed: its memory may then
@@ -320,7 +332,7 @@ impl Engine for Mpi {
         if let Some(core) = &self.core {
             // Checked before the lock is taken, which a forked child may find held for ever.
             self.node.check_target(Epoch::ANY, self.me())?;
-            let until = self.now().after(self.node.time_limit());
+            let until = deadline::until(self.now(), self.node.time_limit());
             while self.now() < until && lock(core).is_needed_to_decide(&self.node) {
                 if !self.progress() {
                     std::thread::sleep(SLEEP_MAX);
@@ -397,15 +409,15 @@ impl Engine for Mpi {
         if let Some(result) = pending.take() {
             return result;
         }
-        let limit = self.node.time_limit();
-        let mut patience = Patience::new(limit, self.now());
+        let (limit, target) = (self.node.time_limit(), pending.target);
+        let mut time_left = self.time_left(target);
         loop {
             let bell = self.bell();
             if let Some(result) = self.poll(&mut pending) {
                 return result;
             }
-            if !patience.park(self, bell) {
-                return Err(Error::Timeout { member: pending.target, limit });
+            if !time_left.park(self, bell) {
+                return Err(deadline::timeout(target, limit));
             }
         }
     }
@@ -414,7 +426,7 @@ impl Engine for Mpi {
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
         match self.is_mapped_member(target) {
             true => self.require_lease(self.node.put(at, target, offset, data)),
-            false => self.wait(self.start(at, target, Operation::Put { offset, data })).map(|_| ()),
+            false => self.ask(at, target, Operation::Put { offset, data }).map(|_| ()),
         }
     }
 
@@ -423,7 +435,7 @@ impl Engine for Mpi {
         if self.is_mapped_member(target) {
             return self.require_lease(self.node.get(at, target, offset, buffer));
         }
-        match self.wait(self.start(at, target, Operation::Get { offset, len: buffer.len() }))? {
+        match self.ask(at, target, Operation::Get { offset, len: buffer.len() })? {
             Done::Get(bytes) => buffer.copy_from_slice(&bytes),
             other => unreachable!("a get completed as {other:?}"),
         }
@@ -434,7 +446,7 @@ impl Engine for Mpi {
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
         match self.is_mapped_member(target) {
             true => self.require_lease(self.node.load(at, target, offset)),
-            false => self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word),
+            false => self.ask(at, target, Operation::Load { offset }).map(Done::word),
         }
     }
 
@@ -453,7 +465,7 @@ impl Engine for Mpi {
             }
             false => {
                 let operation = Operation::CompareAndSwap { offset, expected, new };
-                self.wait(self.start(at, target, operation)).map(Done::word)
+                self.ask(at, target, operation).map(Done::word)
             }
         }
     }
@@ -462,9 +474,7 @@ impl Engine for Mpi {
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
         match self.is_mapped_member(target) {
             true => self.require_lease(self.node.fetch_add(at, target, offset, delta)),
-            false => self
-                .wait(self.start(at, target, Operation::FetchAdd { offset, delta }))
-                .map(Done::word),
+            false => self.ask(at, target, Operation::FetchAdd { offset, delta }).map(Done::word),
         }
     }
 
@@ -479,7 +489,7 @@ impl Engine for Mpi {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
         let limit = self.node.time_limit();
-        let mut patience = Patience::new(limit, self.now());
+        let mut time_left = self.time_left(to);
         loop {
             let bell = self.bell();
             {
@@ -489,8 +499,8 @@ impl Engine for Mpi {
                     return Ok(());
                 }
             }
-            if !patience.park(self, bell) {
-                return Err(Error::Timeout { member: to, limit });
+            if !time_left.park(self, bell) {
+                return Err(deadline::timeout(to, limit));
             }
         }
     }

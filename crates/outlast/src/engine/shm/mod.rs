@@ -56,7 +56,7 @@ pub use memory::{JobMemory, available_memory};
 
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port,
-    Result, TRY_SEND_LEN_MAX, Time, View,
+    Result, TRY_SEND_LEN_MAX, Time, View, deadline,
 };
 use crate::sync::lock;
 use access::Segment;
@@ -106,10 +106,6 @@ impl Shm {
 
     fn now_time(&self) -> Time {
         Time(sys::monotonic_ns().saturating_sub(self.tables().start_ns))
-    }
-
-    fn deadline(&self) -> Time {
-        self.now_time().after(self.time_limit)
     }
 
     #[inline]
@@ -442,7 +438,12 @@ impl Engine for Shm {
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
-        self.send_message(to, port, bytes, self.deadline())
+        let until = deadline::until_answer(self.now_time(), self.time_limit, to);
+        let sent = self.send_message(to, port, bytes, until);
+        sent.map_err(|error| match error {
+            Error::Timeout { member, limit } => deadline::timeout(member, limit),
+            other => other,
+        })
     }
 
     fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {

@@ -29,7 +29,7 @@ pub use report::{Counters, Hung, Outcome, Panicked, Report};
 use super::{
     Activity, Bell, Completion, CompoundStep, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX,
     MemberId, Message, Operation, PUBLISH_LEN_MAX, Pending, Port, Result, TRY_SEND_LEN_MAX, Time,
-    View, check_compound, run_compound,
+    View, check_compound, deadline, run_compound,
 };
 use coroutine::{Stage, suspend, with_world};
 use memory::{MappedAccess, Progress};
@@ -187,10 +187,11 @@ impl Sim {
     /// Sends a request and waits for its result.
     fn ask(&self, call: Call, at: Epoch, target: MemberId, wanted: Wanted) -> Result<Done> {
         self.step(call)?;
+        deadline::check_late(target)?;
         let (request, until) = self.world(|world| {
             let (slot, generation) = world.current();
             let consumer = Consumer::Activity(slot, generation);
-            let until = Time(world.now).after(self.time_limit).0;
+            let until = deadline::until_answer(Time(world.now), self.time_limit, target).0;
             world.request(self.member, at, target, wanted, consumer).map(|request| (request, until))
         })??;
         loop {
@@ -205,7 +206,7 @@ impl Sim {
                 }
                 if world.now >= until {
                     world.abandon(request);
-                    return Ok(Err(Error::Timeout { member: target, limit: self.time_limit }));
+                    return Ok(Err(deadline::timeout(target, self.time_limit)));
                 }
                 Err(world.block(Wait::Signal, until))
             })?;
@@ -451,9 +452,11 @@ impl Engine for Sim {
                 if world.has_ended(self.member) {
                     return Err(Error::Ended);
                 }
-                let until = *until.get_or_insert(Time(world.now).after(self.time_limit).0);
+                let until = *until.get_or_insert_with(|| {
+                    deadline::until_answer(Time(world.now), self.time_limit, target).0
+                });
                 if world.now >= until {
-                    return Err(Error::Timeout { member: target, limit: self.time_limit });
+                    return Err(deadline::timeout(target, self.time_limit));
                 }
                 Ok(world.block(Wait::Completion(address), until))
             })?;
@@ -514,9 +517,11 @@ impl Engine for Sim {
                     world.send(self.member, to.0, port, bytes);
                     return Ok(None);
                 }
-                let until = *until.get_or_insert(Time(world.now).after(self.time_limit).0);
+                let until = *until.get_or_insert_with(|| {
+                    deadline::until_answer(Time(world.now), self.time_limit, to).0
+                });
                 if world.now >= until {
-                    return Err(Error::Timeout { member: to, limit: self.time_limit });
+                    return Err(deadline::timeout(to, self.time_limit));
                 }
                 Ok(Some(world.wait_for_room(to.0, until)))
             })??;

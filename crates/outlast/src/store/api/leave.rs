@@ -2,6 +2,7 @@
 //! steps.
 
 use crate::engine::Time;
+use crate::engine::deadline::Deadline;
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::engine_error;
@@ -28,6 +29,7 @@ impl Store {
         if self.state.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
+        let _call = Deadline::call_until(deadline);
         // All members have their stores in equal order, so two leavers do not wait for each other.
         let stores: Vec<Store> = self.state.stores.usable().map(|state| Store { state }).collect();
         for store in &stores {

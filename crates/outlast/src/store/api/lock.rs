@@ -129,6 +129,7 @@ impl Store {
         deadline: Time,
     ) -> StoreResult<LockGuard> {
         let (state, job) = (&self.state, &self.state.job);
+        let _call = state.begin_wait(deadline);
         // Relaxed is enough: a nonce only has to be unique.
         let nonce = state.locks.nonce.fetch_add(1, Ordering::Relaxed);
         let claim = Claim { holder: job.me(), nonce };

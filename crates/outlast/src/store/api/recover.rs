@@ -5,6 +5,7 @@
 //! of *repair*. A member branches only on the result of an agreement and on the recovery decision,
 //! which are identical at all members.
 
+use crate::engine::deadline::Deadline;
 use crate::engine::{MemberId, MemberSet, View};
 use crate::rma;
 use crate::rma::Communicator;
@@ -192,10 +193,13 @@ impl Store {
         &self,
         mut procedure: impl FnMut(&mut Transaction, &[Death]) -> Result<T, E>,
     ) -> Result<T, E> {
+        let job = &self.state.job;
+        let _call = self.state.begin_call();
         loop {
             let mut recovery = self.recover_begin()?;
             let Recovery { tx, deaths, .. } = &mut recovery;
-            let result = catch_unwind(AssertUnwindSafe(|| procedure(tx, deaths)));
+            let procedure = || catch_unwind(AssertUnwindSafe(|| procedure(tx, deaths)));
+            let result = Deadline::program(|| job.now(), procedure);
             let reason = match &result {
                 Ok(Ok(_)) => None,
                 Ok(Err(_)) => Some("returned an error"),
@@ -246,7 +250,8 @@ impl Store {
         // The communicator is read after `Turn::take`: the recovery of another thread may have
         // replaced it before.
         let mut communicator = self.check_global("recover()")?;
-        let until = job.now().after(job.time_limit());
+        let _call = state.begin_call();
+        let until = job.deadline();
         state.close_gate(&communicator, until)?;
         loop {
             if job.now() >= until {
@@ -343,6 +348,7 @@ impl Recovery {
     /// [`StoreError::Revoked`] means that another member died or came back late: nothing has
     /// changed, and the recovery has to begin again. For other errors see [`Store::recover`].
     pub fn end(mut self) -> StoreResult<()> {
+        let _call = self.turn.0.begin_call();
         let prepared = self.tx.prepare();
         let (flags, reason) = match &prepared {
             Ok(()) => (ALL_WELL, None),
@@ -365,6 +371,7 @@ impl Recovery {
     /// has failed. [`StoreError::Revoked`] means that a member has died meanwhile, so that all
     /// members begin again in any case.
     pub fn fail(mut self, reason: &str) -> StoreResult<()> {
+        let _call = self.turn.0.begin_call();
         self.tx.abort();
         let reason = format!("the procedure of {} {reason}", self.turn.0.me());
         match self.vote(CALM, Some(reason))? {

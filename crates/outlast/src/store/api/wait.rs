@@ -58,6 +58,7 @@ impl Store {
         member: Option<MemberId>,
     ) -> StoreResult<WaitOutcome> {
         let job = &self.state.job;
+        let _call = self.state.begin_wait(deadline);
         loop {
             let bell = job.bell();
             // The check comes before the read of the key: the read then finds what the dead member

@@ -21,6 +21,10 @@
 //! | `watch_stragglers` | checks which stragglers have landed | drops stragglers to the dead |
 //! | `end_transactions` | ends unfinished transactions | as heir, ends orphaned intents |
 //!
+//! A service that reaches for a member waits for it for a short time only, and a member that has
+//! not answered is sent no further request until it answers the requests that it has (see
+//! `engine/deadline.rs`). So a stopped replica holds up its own repair, and nothing else.
+//!
 //! Calls act on a death without the background: the next operation uses the configuration of the
 //! new view, and a caller takes over the lock of a dead holder.
 
@@ -47,6 +51,7 @@ impl Service for Background {
             return Time::NEVER;
         }
         store.begin_background();
+        let work = store.begin_background_work();
         // The gate comes first, so that waiting calls return `Revoked` at once.
         store.watch_gate();
         store.accept_some();
@@ -62,6 +67,7 @@ impl Service for Background {
         let large_blocks = store.give_back_some();
         let stragglers = store.watch_stragglers();
         let transactions = store.end_transactions();
+        store.end_background_work(&work);
         leaving
             .min(repair)
             .min(orphaned_locks)

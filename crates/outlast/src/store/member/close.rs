@@ -64,9 +64,9 @@ impl StoreState {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
+        let _call = self.begin_call();
         self.announce_closing()?;
-        let limit = job.time_limit();
-        let until = job.now().after(limit);
+        let (limit, until) = (job.time_limit(), job.deadline());
         let result = loop {
             let bell = job.bell();
             let closing = lock(&self.closing).clone();

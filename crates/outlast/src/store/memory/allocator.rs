@@ -64,13 +64,13 @@ const BATCHES_FAR: usize = 3;
 /// How many batches are checked in vain before the check stops.
 const LOOKED_AT: usize = 8;
 
-/// How long the background waits for a replica that is to make a slab or to salvage a partition. If
-/// the replica does it later, the next attempt finds it.
-pub(in crate::store) const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
-
 /// How long the background waits before it checks again whether the grace periods of large blocks
 /// are over.
-const PATIENCE: Duration = Duration::from_millis(50);
+const LARGE_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many blocks are given back by a message, which must be short enough for
+/// [`crate::engine::TRY_SEND_LEN_MAX`].
+const GIVE_MAX: usize = 200;
 
 /// How many blocks are taken from a free list at a time.
 const TAKE: usize = 4;
@@ -145,8 +145,7 @@ impl<'a> MemoryOp<'a> {
         }
         let (job, allocator) = (&self.store.job, &self.store.allocator);
         // The background has other work, which must not wait for a stopped replica.
-        let limit = if self.store.is_background() { BACKGROUND_WAIT } else { job.time_limit() };
-        let until = job.now().after(limit);
+        let (limit, until) = self.store.wait_for_replica();
         let mut asked = None;
         loop {
             let bell = job.bell();
@@ -447,9 +446,19 @@ impl<'a> MemoryOp<'a> {
             if replica == store.me() {
                 store.take_back(replica, &places);
             } else {
-                // A message is sent, so that no operation waits for a stopped replica. If it cannot
-                // be sent, the replica is dead, or the blocks stay with their holder.
-                let _ = store.send(replica, &Message::Give { places });
+                // A message is sent, so that no operation waits for a stopped replica.
+                for places in places.chunks(GIVE_MAX) {
+                    let give = Message::Give { places: places.to_vec() };
+                    if matches!(store.try_send(replica, &give), Ok(false)) {
+                        // The replica has no room for the message. The blocks wait for another
+                        // grace period, and are given back after it.
+                        let blocks = places.to_vec();
+                        let batch = Batch { blocks, grace: GracePeriod::begin(store) };
+                        let mut batches = lock(&store.allocator.batches);
+                        batches.push(batch);
+                        store.allocator.batch_count.store(batches.len(), Ordering::Relaxed);
+                    }
+                }
             }
         }
     }
@@ -482,7 +491,7 @@ impl MemoryState {
             return Time::NEVER;
         }
         allocator.has_large.store(true, Ordering::Release);
-        self.job.now().after(PATIENCE)
+        self.job.now().after(LARGE_PAUSE)
     }
 
     /// Puts blocks of this replica that `from` holds back onto its free lists, right after their
@@ -696,6 +705,48 @@ mod tests {
                 _ => {}
             }
             wait(5);
+            store.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+    /// A member gives a block back to a stopped replica whose queue of messages is full. It does
+    /// not wait, and keeps the block until it can be given back.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_block_for_which_there_is_no_message_is_kept() {
+        use crate::engine::Fault;
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        let mut options = SimOptions::new(2, 7).link(Link::Network);
+        (options.message_credit, options.time_limit) = (4 << 10, Duration::from_secs(1));
+        let is_over = std::rc::Rc::new(std::cell::Cell::new(false));
+        sim::run(&options, move |job: crate::Job| {
+            let store = Store::open(&job, Options::new().replicas(1).partitions(4)).expect("open");
+            let (state, replica, class) = (&store.state, MemberId(1), 3);
+            if job.me() == MemberId(0) {
+                let op = RecordOp::begin(state).expect("begun");
+                let offset = op.take_block(replica, class).expect("a block");
+                job.inject(Fault::Stop(replica)).expect("a fault");
+                let filler = Message::Marked { buckets: vec![u64::MAX; 64] };
+                while state.try_send(replica, &filler).expect("a living member") {}
+                let began = job.now();
+                op.give_back(vec![Place::new(replica, class, offset)]);
+                let took = job.now().since(began);
+                assert!(took < Duration::from_millis(1), "it took {took:?}");
+                drop(op);
+                let is_kept = || state.known_blocks().contains(&(replica, offset));
+                assert!(is_kept(), "the block is lost");
+                job.inject(Fault::Resume(replica)).expect("a fault");
+                nap(&job, "the block is given back", || {
+                    let op = RecordOp::begin(state).expect("begun");
+                    op.reuse_or_give_back(false, usize::MAX);
+                    !is_kept()
+                });
+                is_over.set(true);
+            }
+            nap(&job, "the end", || is_over.get());
             store.close().expect("closed");
             let _ = job.leave();
         })

@@ -27,11 +27,12 @@ impl WriteFreeze {
 }
 
 impl OperationState {
-    /// Waits until writes may begin. The wait is bounded by the end of the freeze. The background
-    /// does not wait: the freeze may wait for other work of the background in turn, such as the end
+    /// Waits until writes may begin, or until the deadline of the call. The wait is also bounded by
+    /// the end of the freeze. The background does not wait: the freeze may wait for other work of the background in turn, such as the end
     /// of a commit that was not answered. It gets a timeout, and comes back later.
     #[cold]
     pub(in crate::store) fn wait_for_unfreeze(&self) -> StoreResult<()> {
+        let deadline = self.job.deadline();
         loop {
             let bell = self.job.bell();
             let until = self.freeze.0.load(Ordering::SeqCst);
@@ -51,9 +52,13 @@ impl OperationState {
             if self.is_background() {
                 return Err(StoreError::Timeout { member: self.me(), limit: Duration::ZERO });
             }
+            if self.job.now() >= deadline {
+                let (member, limit) = (self.me(), self.job.time_limit());
+                return Err(StoreError::Timeout { member, limit });
+            }
             // Every wait serves messages: this activity may run in the background.
             self.serve_messages();
-            self.job.park(bell, Time(until));
+            self.job.park(bell, deadline.min(Time(until)));
         }
     }
 }

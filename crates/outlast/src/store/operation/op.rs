@@ -123,7 +123,7 @@ impl<'a> Op<'a> {
     #[inline(never)]
     fn begin_crowded(store: &'a OperationState, first: usize) -> OpResult<Op<'a>> {
         let job = &store.job;
-        let until = job.now().after(job.time_limit());
+        let until = job.deadline();
         loop {
             let bell = job.bell();
             if let Some(op) = Op::claim(store, first)? {
@@ -234,7 +234,7 @@ impl<'a> Op<'a> {
         }
         for (word, pending) in words.iter_mut().zip(started) {
             let Some(pending) = pending else { break };
-            *word = self.await_answer(pending, true)?.word();
+            *word = self.await_answer(pending)?.word();
         }
         Ok(words)
     }
@@ -308,29 +308,20 @@ impl<'a> Op<'a> {
         found.map(|found| found == expected).map_err(|error| self.op_error(replica, error))
     }
 
-    /// Waits for the answer to a request. If the time of the call is over already (`is_patient` is
-    /// false), a request without an answer counts as timed out.
-    pub(in crate::store) fn await_answer(
-        &self,
-        mut pending: Pending,
-        is_patient: bool,
-    ) -> OpResult<Done> {
-        let (job, member) = (&self.store.job, pending.target);
-        let answer = if is_patient {
-            job.wait(pending)
-        } else {
-            let limit = job.time_limit();
-            job.poll(&mut pending).unwrap_or(Err(Error::Timeout { member, limit }))
-        };
-        answer.map_err(|error| self.op_error(member, error))
+    /// Waits for the answer to a request.
+    pub(in crate::store) fn await_answer(&self, pending: Pending) -> OpResult<Done> {
+        let member = pending.target;
+        self.store.job.wait(pending).map_err(|error| self.op_error(member, error))
     }
 
     /// Turns an error of the engine into an `OpError`. After a timeout it records a straggler,
-    /// since the request may still execute.
+    /// since the request may still execute, unless it was not sent: the limit is zero then.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn op_error(&self, replica: MemberId, error: Error) -> OpError {
-        if let Error::Timeout { .. } = &error {
+        if let Error::Timeout { limit, .. } = &error
+            && !limit.is_zero()
+        {
             self.store.record_straggler(replica);
         }
         error.into()

@@ -1,7 +1,9 @@
 //! The state of the operation layer: what an operation needs to know of its store.
 
-use crate::engine::{Epoch, MemberId, View};
+use crate::engine::deadline::{self, Deadline};
+use crate::engine::{Epoch, MemberId, Time, View};
 use crate::job::Job;
+use crate::store::mutant::mutant;
 use crate::store::operation::above::Above;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::freeze::WriteFreeze;
@@ -15,6 +17,10 @@ use crate::store::segment::layout::{PARTICIPANT_COUNTER, Root};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+/// How long the background waits for a replica that is to make a slab or to salvage a partition.
+const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 
 /// The state of the operation layer: everything that an operation needs to know of its store. The
 /// states of the layers above contain it.
@@ -51,6 +57,9 @@ pub(in crate::store) struct OperationState {
     /// Whether the background runs listeners of the program now.
     pub(in crate::store) is_listening: AtomicBool,
     pub(in crate::store) is_closed: AtomicBool,
+    /// The members that did not answer a request of the background, and until when it sends them no
+    /// further request. An answer to a straggler ends this sooner.
+    pub(in crate::store) late: Mutex<Vec<(MemberId, Time)>>,
     /// The layers above this layer.
     pub(in crate::store) above: OnceLock<Weak<dyn Above>>,
 }
@@ -116,6 +125,34 @@ impl OperationState {
         self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
     }
 
+    /// Begins a call: until the returned guard is dropped, all waits of the calling activity share a
+    /// single deadline.
+    #[inline]
+    pub(in crate::store) fn begin_call(&self) -> Deadline {
+        match mutant("limit-per-wait") {
+            true => Deadline::listener(),
+            false => Deadline::call(|| self.job.now()),
+        }
+    }
+
+    /// Begins a call that waits for a condition until `until`. To find out whether the condition
+    /// holds, it has the time limit in any case.
+    pub(in crate::store) fn begin_wait(&self, until: Time) -> Deadline {
+        Deadline::call_until(until.max(self.job.now().after(self.job.time_limit())))
+    }
+
+    /// How long the calling activity waits for a replica that is to make a slab or to salvage a
+    /// partition, and until when. The background waits for a short time: if the replica does it
+    /// later, the next attempt finds it.
+    pub(in crate::store) fn wait_for_replica(&self) -> (Duration, Time) {
+        let (now, limit) = (self.job.now(), self.job.time_limit());
+        let until = deadline::until(now, limit);
+        match self.is_background() {
+            true => (BACKGROUND_WAIT, until.min(now.after(BACKGROUND_WAIT))),
+            false => (limit, until),
+        }
+    }
+
     /// Whether the calling activity is the background at its own work. It waits for no replica for
     /// long.
     pub(in crate::store) fn is_background(&self) -> bool {
@@ -133,6 +170,28 @@ impl OperationState {
         // A listener that panicked has left this set.
         self.is_listening.store(false, Ordering::Relaxed);
         self.background.store(self.job.activity() + 1, Ordering::Relaxed);
+    }
+
+    /// Begins a piece of the background's work, which waits for no member for long.
+    pub(in crate::store) fn begin_background_work(&self) -> Deadline {
+        let now = self.job.now();
+        let mut late = lock(&self.late);
+        late.retain(|&(_, until)| now < until);
+        if mutant("background-waits") {
+            return Deadline::listener();
+        }
+        Deadline::background(late.iter().map(|&(member, _)| member))
+    }
+
+    /// Ends a piece of the background's work: remembers the members that are late.
+    pub(in crate::store) fn end_background_work(&self, work: &Deadline) {
+        let until = self.job.now().after(self.job.time_limit());
+        let mut late = lock(&self.late);
+        for member in work.late() {
+            if !late.iter().any(|&(other, _)| other == member) {
+                late.push((member, until));
+            }
+        }
     }
 
     /// The offset of a participant's operation counter.

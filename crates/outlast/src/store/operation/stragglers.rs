@@ -162,9 +162,14 @@ impl OperationState {
             requests.looking += 1;
             (std::mem::take(&mut requests.old), std::mem::take(&mut requests.young))
         };
+        let mut answered = Vec::new();
         let mut is_open = |request: &mut Pending| match self.job.poll(request) {
             None => true,
-            Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended | Error::Stale { .. })) => false,
+            Some(Ok(_)) => {
+                answered.push(request.target);
+                false
+            }
+            Some(Err(Error::Dead { .. } | Error::Ended | Error::Stale { .. })) => false,
             Some(Err(_)) => {
                 *request = start_load(self, request.target);
                 true
@@ -172,6 +177,10 @@ impl OperationState {
         };
         old.retain_mut(&mut is_open);
         young.retain_mut(&mut is_open);
+        if !answered.is_empty() {
+            // The background sends requests to these members again.
+            lock(&self.late).retain(|(member, _)| !answered.contains(member));
+        }
         let number = {
             let mut requests = lock(&self.stragglers.0);
             requests.old.append(&mut old);

@@ -209,9 +209,9 @@ impl<'a> RecordOp<'a> {
         let removals = start(Operation::Load { offset: config.roots[config.primary] + REMOVALS });
         let head = start(Operation::Load { offset: at.word });
         let whole = start(Operation::Get { offset, len: len as usize });
-        let removals = self.await_answer(removals, true)?.word();
-        let head = Head(self.await_answer(head, true)?.word());
-        let Done::Get(mut bytes) = self.await_answer(whole, true)? else { return Ok(None) };
+        let removals = self.await_answer(removals)?.word();
+        let head = Head(self.await_answer(head)?.word());
+        let Done::Get(mut bytes) = self.await_answer(whole)? else { return Ok(None) };
         let Some(block) = bytes.first_chunk().map(Block::decode) else { return Ok(None) };
         // A version that this handle wrote itself has happened, with or without the stable bit.
         let is_own = head.stable() == at.head.stable()

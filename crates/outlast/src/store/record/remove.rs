@@ -37,7 +37,7 @@ const COLLECT: Duration = Duration::from_millis(5);
 const PIECE: usize = 32;
 
 /// The pause before a removal is tried again at a replica that is filling or did not answer.
-const PATIENCE: Duration = Duration::from_millis(100);
+const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 
 /// The greatest pause between two checks of retired blocks.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -208,11 +208,11 @@ impl RecordState {
         next = next.min(self.reuse_removed());
         if self.has_given_up_index() {
             // All participants were in use.
-            next = next.min(now.after(PATIENCE));
+            next = next.min(now.after(REMOVE_PAUSE));
         }
         match (is_more, is_late) {
             (true, _) => now,
-            (false, true) => next.min(now.after(PATIENCE)),
+            (false, true) => next.min(now.after(REMOVE_PAUSE)),
             (false, false) => next,
         }
     }

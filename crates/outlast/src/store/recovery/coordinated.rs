@@ -32,10 +32,10 @@ use std::time::Duration;
 
 /// The first pause between two looks at a condition that this member waits for. It doubles with
 /// each look.
-const PATIENCE: Duration = Duration::from_micros(50);
+const LOOK_PAUSE: Duration = Duration::from_micros(50);
 
 /// The longest pause between two looks.
-const PATIENCE_MAX: Duration = Duration::from_millis(20);
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// The error of the store for an error of a communicator.
 pub(in crate::store) fn rma_error(error: rma::Error) -> StoreError {
@@ -129,7 +129,7 @@ impl RecoveryState {
         mut whom: MemberId,
         mut look: impl FnMut() -> StoreResult<Option<T>>,
     ) -> StoreResult<T> {
-        let (job, mut pause) = (&self.job, PATIENCE);
+        let (job, mut pause) = (&self.job, LOOK_PAUSE);
         loop {
             let bell = job.bell();
             match look() {
@@ -147,7 +147,7 @@ impl RecoveryState {
                 return Err(StoreError::Timeout { member: whom, limit: job.time_limit() });
             }
             job.park(bell, until.min(now.after(pause)));
-            pause = (pause * 2).min(PATIENCE_MAX);
+            pause = (pause * 2).min(LOOK_PAUSE_MAX);
         }
     }
 

@@ -32,10 +32,10 @@ const PIECE: usize = 256;
 const PIECE_RECORDS: usize = 8;
 
 /// How long to wait for a replica that has not made its index yet, or for a stopped repairer.
-const PATIENCE: Duration = Duration::from_millis(5);
+const REPAIR_PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest pause between two looks at a stopped replica. Pauses double up to this.
-const PATIENCE_MAX: Duration = Duration::from_millis(100);
+const REPAIR_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// The longest pause before a replica without room is tried again. Each attempt visits all records.
 const FULL_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl Default for Repair {
             epoch,
             left: VecDeque::new(),
             waiting: Vec::new(),
-            pause: PATIENCE,
+            pause: REPAIR_PAUSE,
             not_before: Time(0),
             is_busy: false,
         }
@@ -128,7 +128,7 @@ impl Work {
             states: [State(0); REPLICA_LIST_MAX],
             full: ReplicaSet::EMPTY,
             retry: Time(0),
-            pause: PATIENCE,
+            pause: REPAIR_PAUSE,
             since: None,
             pulse: None,
             is_taken_over: false,
@@ -206,7 +206,8 @@ impl RecoveryState {
             repair.is_busy = false;
             repair.not_before = now.after(rest);
             let is_waiting = matches!(result, Ok(Progress::Waiting(_)) | Err(OpError::Fail(_)));
-            repair.pause = if is_waiting { (repair.pause * 2).min(PATIENCE_MAX) } else { PATIENCE };
+            repair.pause =
+                if is_waiting { (repair.pause * 2).min(REPAIR_PAUSE_MAX) } else { REPAIR_PAUSE };
             match result {
                 Ok(Progress::Done) => {}
                 Ok(Progress::More(work)) => repair.left.push_front(work),

@@ -313,6 +313,7 @@ impl Transaction {
     /// answered in time, the background does it, so that the call ends.
     pub(in crate::store) fn release(&mut self) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            let _call = self.state.begin_call();
             let (inner, keys) = (&self.state, keys.into_iter().collect());
             let is_joined = self.recovery.is_some();
             match self.is_late {

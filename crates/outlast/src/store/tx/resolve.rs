@@ -22,9 +22,9 @@ use std::time::Duration;
 
 /// How long an operation waits for an undecided transaction before it aborts that transaction. The
 /// time doubles with each failed attempt of the transaction.
-const PATIENCE: Duration = Duration::from_micros(200);
+const ABORT_AFTER: Duration = Duration::from_micros(200);
 
-/// How often [`PATIENCE`] doubles at most: to 0.1 s.
+/// How often [`ABORT_AFTER`] doubles at most: to 0.1 s.
 const DOUBLINGS: u32 = 9;
 
 /// The pause between two looks at a transaction that an operation waits for.
@@ -65,7 +65,7 @@ impl TxState {
             if attempts > standing.attempts { 0 } else { standing.attempts.min(DOUBLINGS) };
         let until = match *blocked {
             Some((other, until)) if other == id => until,
-            _ => now.after(PATIENCE * (1 << doublings)),
+            _ => now.after(ABORT_AFTER * (1 << doublings)),
         };
         *blocked = Some((id, until));
         if now >= until || !job.view().is_living(id.member) {

@@ -187,8 +187,7 @@ impl TxState {
     /// are in use, the call waits within the time limit.
     pub(in crate::store::tx) fn take_slot(&self) -> StoreResult<IntentSlot> {
         let (job, transactions) = (&self.job, &self.transactions);
-        let limit = job.time_limit();
-        let until = job.now().after(limit);
+        let (limit, until) = (job.time_limit(), job.deadline());
         loop {
             if let Some(slot) = lock(&transactions.free).pop() {
                 return Ok(slot);

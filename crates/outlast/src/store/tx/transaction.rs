@@ -262,6 +262,7 @@ impl Transaction {
     /// [`Transaction::retry`] begins the transaction again. After [`StoreError::Timeout`] this
     /// member does not know the outcome yet, which is all or nothing in that case, too.
     pub fn commit(&mut self) -> StoreResult<()> {
+        let _call = self.state.begin_call();
         self.check_own_end("commit()")?;
         self.check_open()?;
         let result = self.try_commit();
@@ -287,6 +288,7 @@ impl Transaction {
     /// for it. From the third attempt on, this call locks the keys that the last attempt touched:
     /// they do not change until the transaction is committed, aborted or dropped.
     pub fn retry(&mut self) -> StoreResult<()> {
+        let _call = self.state.begin_call();
         self.check_own_end("retry()")?;
         self.release();
         self.recoveries = self.state.gate.recoveries();
