@@ -23,6 +23,8 @@ pub(crate) const MUTANTS: [(&str, &str); 35] = [
     ("skip-epoch", "skip the epoch check"),
     ("reuse-early", "reuse a block early"),
     ("no-help", "do not complete what others published"),
+    ("near-unmarked", "answer near with an unstable version"),
+    ("near-older", "answer near by what an older view knew"),
     ("repair-over-newer", "let repair replace a newer version"),
     ("repair-lost-swap", "take a failed copy of repair for done"),
     ("trust-absent", "trust an incomplete replica"),
@@ -56,8 +58,9 @@ pub(crate) const MUTANTS: [(&str, &str); 35] = [
 ];
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.
-const HUNTS: [(&str, u64); 14] = [
+const HUNTS: [(&str, u64); 15] = [
     ("--members 3 --replicas 2 --calls 100 --programs puts --link network", 300),
+    ("--members 3 --replicas 3 --calls 60 --programs calls --link network", 300),
     ("--members 4 --replicas 2 --threads 4", 100),
     ("--members 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
     ("--members 3 --replicas 2 --kills 1 --stops 1 --programs conditional", 300),
@@ -78,7 +81,8 @@ const HUNTS: [(&str, u64); 14] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 7] = [
+const TEST_HUNTS: [(&[&str], &str); 8] = [
+    (&["--lib"], "store::record::read::"),
     (&["--lib"], "store::record::reconcile::"),
     (&["--lib"], "store::api::transaction::"),
     (&["--lib"], "store::tx::"),

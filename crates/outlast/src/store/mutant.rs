@@ -17,6 +17,10 @@ const NAMES: [&str; 35] = [
     "reuse-early",
     // A version that another member has published and not finished is taken as stable.
     "no-help",
+    // A replica answers a read from its own memory with a version that may be unstable.
+    "near-unmarked",
+    // A replica answers a read from its own memory with what it knew before the last death.
+    "near-older",
     // Repair replaces newer versions.
     "repair-over-newer",
     // Repair takes a record for copied although its swap at the new replica failed.

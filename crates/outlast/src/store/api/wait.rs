@@ -65,7 +65,8 @@ impl Store {
             // has published.
             let died = member.filter(|&member| !job.view().is_living(member));
             self.state.announce_waiter(key)?;
-            if let Some(value) = self.get(key)?
+            let get = || self.state.read_at_primary(key, |op, found| found.to_value(op, key));
+            if let Some(value) = self.state.sample(&self.state.counts.get, get)?
                 && newer_than.is_none_or(|seen| value.version > seen)
             {
                 return Ok(WaitOutcome::Value(value));

@@ -6,12 +6,14 @@
 use crate::engine::mapped::MappedEngine;
 use crate::engine::{COMPOUND_LEN_MAX, Done, MemberId, Operation};
 use crate::store::error::{StoreError, StoreResult};
+use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::placement::replica::ReplicaIndex;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::CachedLocation;
+use crate::store::record::location::{CachedLocation, CachedReplica, NearMark};
 use crate::store::record::state::{RecordOp, RecordState};
-use crate::store::segment::head::Head;
+use crate::store::segment::head::{Head, Phase};
 use crate::store::segment::layout::{Block, Kind, REMOVALS, value_start};
 use crate::store::steps;
 use crate::store::value::{Value, Version};
@@ -65,6 +67,23 @@ impl RecordState {
             return self.run_call(&key, |op| op.try_read(&key, None, &mut take));
         }
         self.location_cache.call(&key, |cached| self.read_cached(&key, cached, take))
+    }
+
+    /// Reads a key at the primary, also if this member's own replica could answer. A waiter needs
+    /// that: a writer that rings no waiter has published at the primary, and perhaps nowhere else.
+    pub(in crate::store) fn read_at_primary<T>(
+        &self,
+        key: &[u8],
+        take: impl FnMut(&RecordOp<'_>, &Found) -> OpResult<T>,
+    ) -> StoreResult<Option<T>> {
+        if self.job.is_mapped() {
+            return self.read(key, take);
+        }
+        let key = self.key_ref(key)?;
+        self.location_cache.call(&key, |cached| {
+            cached.near = NearMark::NOTHING;
+            self.read_cached(&key, cached, take)
+        })
     }
 
     /// Copies a value into a buffer, on the mapped fast path if possible.
@@ -164,7 +183,8 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The reconciled version of a key at the primary, if it has one.
+    /// The newest stable version of a key, if it has one: at this member's own replica, or the
+    /// reconciled version at the primary.
     #[inline]
     fn find_version(
         &self,
@@ -172,10 +192,14 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         mut cached: Option<&mut CachedLocation>,
     ) -> OpResult<Option<Found>> {
-        if let Some(cached) = cached.as_deref().filter(|_| !self.store.job.is_mapped())
-            && let Some(found) = self.find_cached_remote(config, cached)?
-        {
-            return Ok(Some(found));
+        if let Some(cached) = cached.as_deref_mut().filter(|_| !self.store.job.is_mapped()) {
+            if let Some(found) = self.find_near(config, key, cached)? {
+                return Ok(Some(found));
+            }
+            if let Some(found) = self.find_cached_remote(config, cached)? {
+                self.mark_near(config, key, cached, &found.block)?;
+                return Ok(Some(found));
+            }
         }
         let Some(head) = self.find_head(config, key, cached.as_deref_mut())? else {
             return Ok(None);
@@ -185,8 +209,82 @@ impl<'a> RecordOp<'a> {
         let block = self.read_block(replica, offset)?;
         if let Some(cached) = cached {
             (cached.hint, cached.hint_len) = (offset, block.len);
+            self.mark_near(config, key, cached, &block)?;
         }
         Ok(Some(Found { replica, offset, block, value: None }))
+    }
+
+    /// A near read: the version in this member's own memory, if the near mark says that it is
+    /// stable. The order of the loads is that of [`RecordOp::find_cached_remote`].
+    fn find_near(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        cached: &CachedLocation,
+    ) -> OpResult<Option<Found>> {
+        if mutant("near-unmarked") {
+            let found = self.near_version(config, key)?;
+            return Ok(found.map(|(_, found)| found).filter(|it| it.block.kind == Kind::Plain));
+        }
+        let (near, me) = (&cached.near, self.store.me());
+        let is_known = near.at.word != 0
+            && (near.epoch == self.epoch || mutant("near-older"))
+            && cached.config_number == config.config_number;
+        let Some(replica) = near_replica(config, me).filter(|_| is_known) else { return Ok(None) };
+        let removals = self.load(me, config.roots[replica] + REMOVALS)?;
+        let head = Head(self.load(me, near.at.word)?);
+        let Some(offset) = head.offset() else { return Ok(None) };
+        if removals != near.at.removals || head != near.at.head {
+            return Ok(None);
+        }
+        let block = self.read_block(me, offset)?;
+        // The block may have been reused for a later version.
+        let is_same = identity_words(&block) == near.identity;
+        Ok(is_same.then_some(Found { replica: me, offset, block, value: None }))
+    }
+
+    /// Sets the near mark if this member's own replica holds the version `stable`, which is stable
+    /// under the view of this operation.
+    pub(in crate::store::record) fn mark_near(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        cached: &mut CachedLocation,
+        stable: &Block,
+    ) -> OpResult<()> {
+        cached.near = NearMark::NOTHING;
+        if stable.kind == Kind::Plain
+            && !self.store.job.is_mapped()
+            && let Some((near, found)) = self.near_version(config, key)?
+            && identity_words(&found.block) == identity_words(stable)
+        {
+            cached.near = near;
+        }
+        Ok(())
+    }
+
+    /// The version in this member's own memory, stable or not, with the near mark that it would
+    /// have. `None` if this member is no complete replica of the configuration, or its record is
+    /// not of this configuration.
+    fn near_version(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+    ) -> OpResult<Option<(NearMark, Found)>> {
+        let me = self.store.me();
+        let Some(replica) = near_replica(config, me) else { return Ok(None) };
+        let state = self.state(me, key.partition)?;
+        if state.phase() != Phase::Complete || state.configuration() > config.config_number {
+            return Ok(None);
+        }
+        let removals = self.load(me, config.roots[replica] + REMOVALS)?;
+        let Some((word, head)) = self.find(config, replica, key)? else { return Ok(None) };
+        let offset = head.offset().filter(|_| head.config_number() == config.config_number);
+        let Some(offset) = offset else { return Ok(None) };
+        let block = self.read_block(me, offset)?;
+        let at = CachedReplica { word, head, removals };
+        let near = NearMark { epoch: self.epoch, at, identity: identity_words(&block) };
+        Ok(Some((near, Found { replica: me, offset, block, value: None })))
     }
 
     /// The version of a key at the primary in a single round trip, if the key is as it was when the
@@ -277,6 +375,19 @@ impl<'a> RecordOp<'a> {
         cached.at[replica].word = found.map_or(0, |(word, _)| word);
         Ok(found)
     }
+}
+
+/// The position of this member among the replicas, unless it is the primary, which needs no near
+/// read.
+fn near_replica(config: &Configuration, me: MemberId) -> Option<ReplicaIndex> {
+    let mut others = config.enumerate().filter(|(replica, _)| *replica != config.primary);
+    others.find(|&(_, member)| member == me).map(|(replica, _)| replica)
+}
+
+/// The words of a block's header that say which write made the version.
+fn identity_words(block: &Block) -> [u64; 2] {
+    let [counter, writer, ..] = block.words();
+    [counter, writer]
 }
 
 #[cfg(test)]
@@ -395,5 +506,122 @@ mod tests {
             let _ = job.leave();
         });
         report.expect_ok();
+    }
+
+    /// Publishes a version of a key at its primary alone, as a writer does that is stopped then.
+    #[cfg(feature = "sim")]
+    fn publish_only(store: &crate::store::Store, key: &[u8], value: &[u8]) {
+        let mut op = RecordOp::begin(&store.state).expect("begun");
+        op.renew();
+        let key = store.state.key_ref(key).expect("a key");
+        let config = op.config(key.partition).expect("replicas");
+        let predecessor = op.find_reconciled(config, &key, None, false).expect("found");
+        let before = predecessor.block.expect("a version");
+        let block = Block {
+            counter: before.counter + 1,
+            writer: store.me(),
+            participant: op.participant,
+            operation: op.number & crate::store::segment::layout::OPERATION_MASK,
+            len: value.len() as u64,
+            holder: holder(store.me()),
+            ..before
+        };
+        let primary = config.primary_member();
+        let offset = op.fill_block(primary, &block, value).expect("filled");
+        let head = Head::new(config.config_number, offset);
+        assert!(op.swap(primary, predecessor.word, predecessor.head.0, head.0).expect("swapped"));
+    }
+
+    /// Member 3 writes a key of the members 0 to 2, then publishes a version at the primary alone
+    /// and executes `end`. Then a replica that has answered reads from its own memory so far
+    /// executes `read`.
+    #[cfg(feature = "sim")]
+    fn run_near(
+        seed: u64,
+        end: impl Fn(&crate::Job) + 'static,
+        read: impl Fn(&crate::Job, &crate::store::Store, &[u8]) + 'static,
+    ) {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::{cell::Cell, rc::Rc};
+        let stage = Rc::new(Cell::new(0));
+        let mut options = SimOptions::new(4, seed).link(Link::Network);
+        options.steps_max = 10_000_000;
+        let report = sim::run(&options, move |job: crate::Job| {
+            let store = Store::open(&job, Options::new().replicas(3).partitions(64)).expect("open");
+            let writer = MemberId(3);
+            let mut keys = (0..1000).map(|number| format!("key {number}"));
+            let key = keys.find(|key| !store.replicas_of(key.as_bytes()).contains(&writer));
+            let key = key.expect("a key with these replicas").into_bytes();
+            let reader = store.replicas_of(&key)[1];
+            if job.me() == writer {
+                store.put(&key, b"before").expect("put");
+                stage.set(1);
+                nap(&job, "the near mark", || stage.get() == 2);
+                publish_only(&store, &key, b"after");
+                stage.set(3);
+                end(&job);
+            } else if job.me() == reader {
+                nap(&job, "the value", || stage.get() == 1);
+                for _ in 0..3 {
+                    let found = store.get(&key).expect("read").expect("there");
+                    assert_eq!(found.bytes(), b"before");
+                }
+                stage.set(2);
+                nap(&job, "the publication", || stage.get() == 3);
+                read(&job, &store, &key);
+                stage.set(4);
+            }
+            nap(&job, "the reader", || stage.get() == 4);
+            let closed = store.close();
+            assert!(closed.is_ok() || !job.view().dead.is_empty(), "{closed:?}");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+
+    /// A version that is published at the primary alone has not happened, so a replica still
+    /// answers with the version before. A waiter asks the primary: the writer may have looked for
+    /// waiters before the waiter announced itself, and rings none.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_waiter_finds_what_a_near_read_does_not_know() {
+        for seed in 0..20 {
+            run_near(
+                seed,
+                |_| {},
+                |job, store, key| {
+                    let version = store.get(key).expect("read").expect("there").version;
+                    let until = job.now().after(std::time::Duration::from_secs(1));
+                    let found = store.wait(key, Some(version), until).expect("waited");
+                    assert_eq!(found.expect("in time").bytes(), b"after");
+                    let found = store.get(key).expect("read").expect("there");
+                    assert_eq!(found.bytes(), b"after", "a replica reads no older version");
+                },
+            );
+        }
+    }
+
+    /// From the moment at which a member knows of a death nothing of the dead member comes up that
+    /// a read has not found: a near mark of an older view is not used.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_near_read_after_a_death_finds_what_the_dead_member_published() {
+        use crate::engine::Fault;
+        for seed in 0..20 {
+            run_near(
+                seed,
+                |job| job.inject(Fault::Kill(job.me())).expect("a fault"),
+                |job, store, key| {
+                    let is_known = || !job.view().dead.is_empty();
+                    crate::store::testing::nap(job, "the death", is_known);
+                    let found = store.get(key).expect("read").expect("there");
+                    let newest = store.state.read_at_primary(key, |op, it| it.to_value(op, key));
+                    let newest = newest.expect("read").expect("there");
+                    assert_eq!((found.bytes(), newest.bytes()), (newest.bytes(), &b"after"[..]));
+                },
+            );
+        }
     }
 }

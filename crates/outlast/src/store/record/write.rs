@@ -419,6 +419,8 @@ impl<'a> RecordOp<'a> {
                     cached.set_version(&block, class);
                     cached.hint = cached.at[config.primary].head.offset().unwrap_or(0);
                     cached.hint_len = block.len;
+                    // An access to the own memory fails only when the membership has ended.
+                    let _ = self.mark_near(config, key, cached, &block);
                 }
                 if attributes.is_deleted {
                     store.record_tombstone(key.key, block.counter);
