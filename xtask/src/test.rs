@@ -22,7 +22,8 @@ pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde,outl
 
 /// All features.
 const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults,\
-                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi";
+                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi,\
+                                outlast-py/mpi";
 
 /// The time after which `cargo xtask test` counts as hung. It takes below 13 minutes on 2 idle
 /// cores. This bound and the bounds of the steps leave room for a busy machine.
