@@ -2,10 +2,10 @@
 
     outlast run -n 4 python3 sweep.py POINTS [VICTIM]
 
-Each point of the sweep is simulated once, by the member that claims it. If a member dies, its heir
-gives the points back that the dead member had claimed and not finished, and any member claims them
-again. All survivors print the sum of all results. VICTIM is a member that claims the first point
-and kills itself in the middle of it.
+Each point of the sweep is simulated by the member that claims it, and counted once. If a member
+dies, its heir gives the points back that the dead member had claimed and not finished, and any
+member claims them again. All survivors print the sum of all results. VICTIM is a member that claims
+the first point and kills itself in the middle of it.
 """
 
 import math
@@ -26,18 +26,26 @@ def simulate(damping):
     return speed * speed / 2 + 1 - math.cos(angle)
 
 
-def claim(store, me, points):
-    """Claims a point for this member; None if every point is claimed."""
-    taken = set(store.scan("claim/"))
-    for number in range(points):
-        point = (number + me * 7) % points  # members begin at different points
-        if b"claim/%d" % point not in taken:
-            try:
-                store.put_if(f"claim/{point}", b"")
-                return point
-            except outlast.Conflict:  # another member was faster
-                pass
+def claim(store, candidates):
+    """Claims a point for this member; None if other members have claimed all candidates."""
+    while candidates:
+        point = candidates.pop()
+        try:
+            store.put_if(f"claim/{point}", b"")
+            return point
+        except outlast.Conflict:  # another member was faster
+            pass
     return None
+
+
+def finish(store, point, result):
+    """Keeps a result and counts it: both happen, or none of it, whenever this member dies."""
+
+    def body(tx):
+        tx[f"result/{point}"] = struct.pack("d", result)
+        tx.add("finished", 1)
+
+    store.transact(body)
 
 
 def give_back(store, me):
@@ -55,18 +63,21 @@ def main():
     with outlast.join() as job, job.open() as store:
         if victim not in (None, job.me):
             store.wait("victim at work", 30)
-        while len(store.scan("result/")) < points:
+        candidates = list(range(points))
+        while store.add("finished", 0) < points:
             give_back(store, job.me)
-            point = claim(store, job.me, points)
-            if point is None:
-                store.wait("all results", 0.05)  # the last points are simulated elsewhere
+            point = claim(store, candidates)
+            if point is None:  # the last points are simulated elsewhere, or will be given back
+                store.wait("over", 0.05)
+                claimed = store.scan("claim/")
+                candidates = [p for p in range(points) if b"claim/%d" % p not in claimed]
                 continue
             result = simulate(point / points)
             if job.me == victim:
                 store["victim at work"] = b""
                 os.kill(os.getpid(), signal.SIGKILL)
-            store[f"result/{point}"] = struct.pack("d", result)
-        store["all results"] = b""
+            finish(store, point, result)
+        store["over"] = b""
         results = store.get_all(f"result/{point}" for point in range(points))
         total = sum(struct.unpack("d", result)[0] for result in results)
         print(f"{total!r} is the sum of {points} points", flush=True)
