@@ -18,9 +18,10 @@ A process that `outlast run -n 4 python3 PROGRAM` started is a member of a job o
 that was started alone is the member of a job of one.
 
 Calls release Python's global lock while they run: do not change a buffer while another thread puts
-it. Ctrl-C ends a wait for a key, a lock or other members within 0.1 s. After that join, open, close,
-leave, recover and calls on regions may still have their effect, so a program ends then, or opens no
-further store. A child of os.fork is no member: calls there raise OutlastError.
+it. Ctrl-C ends a wait for a key, a lock or other members within 0.1 s. After that join, open,
+close, leave, recover, snapshots and calls on regions go on in the background, at most until the
+job's time limit, and may have their effect: a program that goes on after Ctrl-C opens no store of
+that name. A child of os.fork is no member: calls there raise OutlastError.
 """
 
 import pickle

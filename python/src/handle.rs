@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// make a handle each.
 #[pyclass(frozen, module = "outlast")]
 pub(crate) struct Handle {
-    /// A handle belongs to a thread at a time. Its alignment is greater than that of Python objects,
-    /// so it is in a box.
+    /// A handle belongs to a thread at a time. Its alignment is greater than that of Python's
+    /// objects, so it is in a box.
     handle: Mutex<Box<KeyHandle>>,
 }
 

@@ -57,8 +57,7 @@ impl Transaction {
 
     /// Ends the transaction; one that is not committed is aborted.
     fn end(&self, py: Python<'_>) {
-        let tx = self.slot().take();
-        py.detach(|| drop(tx));
+        py.detach(|| drop(self.slot().take()));
     }
 }
 

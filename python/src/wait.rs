@@ -56,7 +56,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
     std::thread::Builder::new()
         .name("outlast call".into())
         .spawn(move || {
-            // Nobody takes the result of a call that a signal has interrupted.
+            // After a signal the result is dropped.
             let _ = give.send(body());
         })
         .map_err(|error| failure(Code::Failed, format!("cannot start a thread: {error}")))?;

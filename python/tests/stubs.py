@@ -1,5 +1,5 @@
-"""The stubs (`__init__.pyi`) have the names of the module, and the names of its classes; each public
-name has a docstring."""
+"""The stubs (`__init__.pyi`) have the names of the module and of its classes; each public name has
+a docstring."""
 
 import ast
 import pathlib
