@@ -27,8 +27,9 @@ cargo xtask TASK
                        with counts by rule
   test [--full]        everything that has to be green: format, house rules, lints, tests,
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
-                       also checks what a release needs: the contents of the packages, and the
-                       licenses of the dependencies where cargo deny is installed
+                       also checks what a release needs: the contents of the packages, the
+                       Python package as pip installs it, and the licenses of the dependencies
+                       where cargo deny is installed
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance

@@ -22,7 +22,8 @@ pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde,outl
 
 /// All features.
 const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults,\
-                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi";
+                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi,\
+                                outlast-py/mpi";
 
 /// The time after which `cargo xtask test` counts as hung. It takes below 13 minutes on 2 idle
 /// cores. This bound and the bounds of the steps leave room for a busy machine.
@@ -176,9 +177,11 @@ fn run_on_three_hosts(gate: &mut Gate, with_mpi: &[&TestBinary]) -> anyhow::Resu
     gate.step("conformance on three hosts", minutes(10), conformance)
 }
 
-/// What a release needs and a change does not: the contents of the packages, and the licenses and
-/// known defects of the dependencies where `cargo deny` is installed.
+/// What a release needs and a change does not: the contents of the packages, the Python package as
+/// users install it, and the licenses and known defects of the dependencies where `cargo deny` is
+/// installed.
 fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
+    check_python_package(gate)?;
     for package in PUBLISHED {
         let list = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
         gate.step(&format!("contents of the package {package}"), minutes(2), list)?;
@@ -189,6 +192,26 @@ fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
         return Ok(());
     }
     gate.step("licenses and known defects", minutes(5), cargo(&["deny", "check"]))
+}
+
+/// Installs the Python package into a new environment, as users do, and runs tests with it.
+fn check_python_package(gate: &mut Gate) -> anyhow::Result<()> {
+    let folder = target_folder().join("python-package");
+    let mut environment = Command::new("python3");
+    environment.args(["-m", "venv", "--clear"]).arg(&folder);
+    gate.step("a Python environment", minutes(5), environment)?;
+    let python = |arguments: &[&str]| {
+        let mut command = Command::new(folder.join("bin/python"));
+        command.args(arguments).current_dir(workspace());
+        command
+    };
+    let install = python(&["-m", "pip", "install", "./python"]);
+    gate.step("pip install ./python", minutes(20), install)?;
+    for program in ["buffers.py", "calls.py", "refusals.py", "stubs.py"] {
+        let test = python(&[&format!("python/tests/{program}")]);
+        gate.step(&format!("installed package: {program}"), minutes(2), test)?;
+    }
+    Ok(())
 }
 
 /// A test binary that cargo has built.

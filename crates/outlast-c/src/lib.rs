@@ -4,7 +4,7 @@
 //! the result into a code and a message. A panic does not unwind into C: it becomes
 //! [`Status::Failed`].
 //!
-//! C programs and the Python package, by `ctypes`, call these functions. A death of another member
+//! C programs call these functions, and C++ and Fortran through them. A death of another member
 //! during a call has the effect that the documentation of the Rust call describes.
 
 #![allow(

@@ -1,5 +1,5 @@
-//! C programs, compiled with the C compiler of this machine against the header, and Python programs
-//! as the members of a job.
+//! C programs, compiled with the C compiler of this machine against the header, as the members of a
+//! job.
 
 mod support;
 
@@ -101,56 +101,6 @@ fn the_heat_equation_in_c_is_bit_for_bit_right_when_members_die() {
     let source = include_str!("../../../examples/c/heat.c");
     let added = source.lines().filter(|line| line.ends_with("/* + */")).count();
     assert!((10..=30).contains(&added), "{added} lines were added");
-}
-
-fn python(members: usize, program: &str) -> Launch {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    Launch::new(members)
-        .program("python3")
-        .args([python.join("tests").join(program)])
-        .env("PYTHONPATH", &python)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"))
-}
-
-#[test]
-fn python_programs_outlast_a_member() {
-    kill_the_last_of(python(4, "members.py"));
-}
-
-#[test]
-fn python_programs_open_stores_again_after_close() {
-    kill_the_last_of(python(4, "stores.py"));
-}
-
-#[test]
-fn python_programs_adopt_all_keys_though_the_heir_dies() {
-    let mut running = python(5, "adopt.py").output(Output::Capture).start().expect("started");
-    let outcome = running.wait(LIMIT);
-    let said: String = outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
-    assert!(outcome.survivors_ok(), "{outcome}{said}");
-    assert_eq!(outcome.deaths().count(), 2, "{outcome}{said}");
-}
-
-#[test]
-fn python_programs_recover_together() {
-    kill_the_last_of(python(4, "recover.py"));
-}
-
-#[test]
-fn python_stores_all_bytes_of_buffers_and_refuses_other_types() {
-    let mut running = python(1, "buffers.py").output(Output::Capture).start().expect("started");
-    let outcome = running.wait(LIMIT);
-    let (only, said) = (MemberId(0), outcome.stderr(MemberId(0)));
-    assert!(outcome.survivors_ok(), "{outcome}{said}");
-    assert_eq!(outcome.stdout(only), "ok\n", "{said}");
-}
-
-#[test]
-fn the_python_package_has_the_version_of_the_library() {
-    let line = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
-    let project = include_str!("../../../python/pyproject.toml");
-    assert!(project.lines().any(|found| found.starts_with(&line)), "no {line} in pyproject.toml");
 }
 
 #[test]

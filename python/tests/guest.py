@@ -1,4 +1,5 @@
-# An mpi4py program that opens a store as a guest, loses a rank, and goes on.
+"""An mpi4py program that opens a store as a guest, loses a rank, and goes on."""
+
 import os
 import signal
 import time
@@ -10,7 +11,16 @@ import outlast
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()
 assert world.allreduce(1) == size
-job = outlast.join()
+for wrong in (5, MPI.GROUP_EMPTY):
+    try:
+        outlast.join(comm=wrong)
+        raise AssertionError("this is no communicator")
+    except TypeError:
+        pass
+# The members are in the order of the ranks of the communicator, here reversed.
+reversed_world = world.Split(0, size - rank)
+job = outlast.join(comm=reversed_world)
+assert (job.me, job.members) == (size - 1 - rank, size)
 store = job.open()
 store[f"result/{rank}"] = b"of rank %d" % rank
 world.Barrier()
