@@ -103,12 +103,14 @@ class _Version(ctypes.Structure):
 
 class _Options(ctypes.Structure):
     _fields_ = [
+        ("struct_size", ctypes.c_size_t),
         ("replicas", ctypes.c_uint32),
         ("allow_fewer", ctypes.c_uint32),
         ("expected_keys", ctypes.c_uint64),
         ("checksums", ctypes.c_uint32),
         ("global_mode", ctypes.c_uint32),
         ("salvage", ctypes.c_uint32),
+        ("sole_writers", ctypes.c_uint32),
         ("name", ctypes.c_char_p),
     ]
 
@@ -324,7 +326,8 @@ class Job:
         if "\0" in name:
             raise ValueError("the name of a store cannot contain a null character")
         options = (replicas, allow_fewer, expected_keys, checksums, global_mode, salvage)
-        return Store(self, _Options(*options, name.encode()))
+        size = ctypes.sizeof(_Options)
+        return Store(self, _Options(size, *options, 0, name.encode()))
 
 
 class Store(MutableMapping):
