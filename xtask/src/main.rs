@@ -3,6 +3,7 @@
 mod check;
 mod fortran;
 mod gate;
+mod install;
 mod instructions;
 mod layers;
 mod mpi;
@@ -27,9 +28,10 @@ cargo xtask TASK
                        with counts by rule
   test [--full]        everything that has to be green: format, house rules, lints, tests,
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
-                       also checks what a release needs: the contents of the packages, the
-                       Python package as pip installs it, and the licenses of the dependencies
-                       where cargo deny is installed
+                       also checks what a release needs: an installation, with C and C++ programs
+                       built against it, the contents of the packages, the Python package as pip
+                       installs it, and the licenses of the dependencies where cargo deny is
+                       installed
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
@@ -50,6 +52,9 @@ cargo xtask TASK
                        of `test`. --record writes the figures of this version
   hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the
                        command on the first of them (root); `outlast hosts` does it too
+  install [--debug] --prefix DIR
+                       builds and installs headers, libraries, command, man pages and completions
+                       below DIR, to be found by pkg-config and by find_package of CMake
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
   fortran              installs Debian's gfortran (root), for the tests of the Fortran module
   redis                unpacks Redis into target/redis, for `outlast bench put --peers redis`
@@ -93,6 +98,13 @@ fn main() -> ExitCode {
         ["instructions"] => instructions::instructions(),
         ["perf"] => instructions::perf(false),
         ["perf", "--record"] => instructions::perf(true),
+        ["install", "--prefix", prefix] => {
+            install::install(Path::new(prefix), install::Profile::Release)
+        }
+        ["install", "--debug", "--prefix", prefix] => {
+            install::install(Path::new(prefix), install::Profile::Debug)
+        }
+        ["install", ..] => return usage("write it as: install [--debug] --prefix DIR"),
         ["mpi"] => {
             mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
         }

@@ -10,7 +10,7 @@
 
 use crate::fortran;
 use crate::gate::{Gate, cargo, clippy, minutes, target_folder, workspace};
-use crate::{instructions, tidy};
+use crate::{install, instructions, tidy};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -177,11 +177,12 @@ fn run_on_three_hosts(gate: &mut Gate, with_mpi: &[&TestBinary]) -> anyhow::Resu
     gate.step("conformance on three hosts", minutes(10), conformance)
 }
 
-/// What a release needs and a change does not: the contents of the packages, the Python package as
-/// users install it, and the licenses and known defects of the dependencies where `cargo deny` is
-/// installed.
+/// What a release needs and a change does not: an installation that programs are built against, the
+/// contents of the packages, the Python package as users install it, and the licenses and known
+/// defects of the dependencies where `cargo deny` is installed.
 fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
     check_python_package(gate)?;
+    install::check(gate)?;
     for package in PUBLISHED {
         let list = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
         gate.step(&format!("contents of the package {package}"), minutes(2), list)?;

@@ -5,6 +5,7 @@ mod support;
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use support::{LIMIT, kill_the_last_of, library_folder};
@@ -75,6 +76,49 @@ fn c_programs_recover_together() {
     kill_the_last_of(Launch::new(4).program(&program));
 }
 
+#[test]
+fn c_programs_make_the_calls_for_task_runtimes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("calls");
+    compile("calls.c", &program);
+    kill_the_last_of(Launch::new(4).program(&program).args([folder.path().join("snapshots")]));
+}
+
+#[test]
+fn c_programs_shrink_communicators_and_windows_after_a_death() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("windows");
+    compile("windows.c", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
+fn bad_input_in_c_has_a_code_and_a_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("bad");
+    compile("bad.c", &program);
+    let launch = Launch::new(1).program(&program).output(Output::Capture);
+    let outcome = launch.start().expect("started").wait(LIMIT);
+    assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
+    assert_eq!(outcome.stdout(MemberId(0)), "ok\n");
+}
+
+#[test]
+fn the_log_of_the_library_is_written_where_outlast_log_asks_for_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("bad");
+    compile("bad.c", &program);
+    let said = |level: &str| {
+        let launch = Launch::new(1).program(&program).env("OUTLAST_LOG", level);
+        let outcome = launch.output(Output::Capture).start().expect("started").wait(LIMIT);
+        assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
+        outcome.stderr(MemberId(0))
+    };
+    assert_eq!(said("off"), "");
+    let refused = said("loud");
+    assert!(refused.contains("OUTLAST_LOG is \"loud\"; it may be off, error"), "{refused}");
+}
+
 /// The heat equation with region checkpoints: whichever member dies, and when, the result is that
 /// of a single member, bit for bit; and few lines of the program are for that.
 #[test]
@@ -143,32 +187,65 @@ fn the_header_of_cpp_compiles_with_and_without_exceptions() {
 fn the_codes_of_the_library_are_equal_to_the_codes_of_the_header() {
     use outlast_c::Status;
     let header = include_str!("../include/outlast.h");
-    let all = [
-        ("OUTLAST_OK", Status::Ok),
-        ("OUTLAST_ABSENT", Status::Absent),
-        ("OUTLAST_DIED", Status::Died),
-        ("OUTLAST_INVALID", Status::Invalid),
-        ("OUTLAST_NOT_JOINED", Status::NotJoined),
-        ("OUTLAST_DATA_LOST", Status::DataLost),
-        ("OUTLAST_TIMEOUT", Status::Timeout),
-        ("OUTLAST_CONFLICT", Status::Conflict),
-        ("OUTLAST_ABORTED", Status::Aborted),
-        ("OUTLAST_OVER", Status::Over),
-        ("OUTLAST_LOCKED", Status::Locked),
-        ("OUTLAST_OUT_OF_MEMORY", Status::OutOfMemory),
-        ("OUTLAST_TOO_SMALL", Status::TooSmall),
-        ("OUTLAST_WRONG_TYPE", Status::WrongType),
-        ("OUTLAST_CLOSED", Status::Closed),
-        ("OUTLAST_CORRUPT", Status::Corrupt),
-        ("OUTLAST_FAILED", Status::Failed),
-        ("OUTLAST_NESTED", Status::Nested),
-        ("OUTLAST_REVOKED", Status::Revoked),
-        ("OUTLAST_RECOVERY_FAILED", Status::RecoveryFailed),
-        ("OUTLAST_ALREADY_OPEN", Status::AlreadyOpen),
-    ];
-    for (name, status) in all {
-        let line = header.lines().find_map(|line| line.trim().strip_prefix(&format!("{name} = ")));
-        let code = line.map(|line| line.trim_end_matches(','));
-        assert_eq!(code, Some((status as i32).to_string().as_str()), "{name}");
+    let codes = header.split_once("enum outlast_status {").expect("the enum").1;
+    let codes = codes.split_once("};").expect("its end").0;
+    let in_header: Vec<(&str, String)> = codes
+        .lines()
+        .filter_map(|line| line.trim().split_once(" = "))
+        .map(|(name, code)| (name, code.trim_end_matches(',').to_string()))
+        .collect();
+    let in_library: Vec<(&str, String)> =
+        Status::ALL.iter().map(|(name, status)| (*name, (*status as i32).to_string())).collect();
+    assert_eq!(in_header, in_library);
+}
+
+/// The names of the functions that the header declares: `outlast_*(` outside of comments.
+fn declared_functions() -> BTreeSet<String> {
+    let mut header = String::new();
+    let mut rest = include_str!("../include/outlast.h");
+    while let Some((code, comment)) = rest.split_once("/*") {
+        header.push_str(code);
+        rest = comment.split_once("*/").expect("the end of a comment").1;
+    }
+    header.push_str(rest);
+    let is_name = |found: char| found.is_ascii_alphanumeric() || found == '_';
+    let before_brackets = header.split('(').map(|code| code.rsplit(|c| !is_name(c)).next());
+    before_brackets
+        .flatten()
+        .filter(|name| name.starts_with("outlast_"))
+        .map(String::from)
+        .collect()
+}
+
+#[test]
+fn header_and_library_have_the_same_functions() {
+    let library = library_folder().join("liboutlast_c.so");
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
+    let output = output.expect("nm of binutils");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let symbols = String::from_utf8_lossy(&output.stdout).into_owned();
+    let in_library: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .filter(|name| name.starts_with("outlast_"))
+        .map(String::from)
+        .collect();
+    let declared = declared_functions();
+    assert!(declared.len() > 100, "only {} functions were found", declared.len());
+    assert_eq!(declared, in_library);
+}
+
+#[test]
+fn the_version_of_the_header_is_that_of_the_library() {
+    let header = include_str!("../include/outlast.h");
+    let line = format!("#define OUTLAST_VERSION \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(header.contains(&line), "no {line}");
+    for (name, number) in [
+        ("MAJOR", env!("CARGO_PKG_VERSION_MAJOR")),
+        ("MINOR", env!("CARGO_PKG_VERSION_MINOR")),
+        ("PATCH", env!("CARGO_PKG_VERSION_PATCH")),
+    ] {
+        let line = format!("#define OUTLAST_VERSION_{name} {number}\n");
+        assert!(header.contains(&line), "no {line}");
     }
 }

@@ -11,6 +11,7 @@
 //! | [`snapshot`], [`doctor`] | inspects snapshots, checks the machine |
 //! | [`tasks`] | runs programs of tasks, kills their workers, and judges the answer |
 //! | [`hosts`] | makes several hosts of this machine |
+//! | [`pages`] | writes man pages and completions of shells |
 //! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
 //! | [`control`], [`members`] | how a command and the members that it started talk to each other |
 //! | [`report`], [`plot`], [`quantity`] | output, figures, and numbers as users type them |
@@ -29,6 +30,7 @@ mod doctor;
 mod hosts;
 mod loss_acceptor;
 mod members;
+mod pages;
 mod plan;
 mod plot;
 mod program;
@@ -73,6 +75,8 @@ enum Command {
     DetectionMember(bench::DetectionMember),
     #[command(hide = true)]
     FailureMember(bench::FailureMember),
+    #[command(hide = true)]
+    Pages(pages::Pages),
     #[command(hide = true)]
     SampleMember(sample::SampleMember),
     #[command(hide = true)]
@@ -136,6 +140,7 @@ fn main() -> ExitCode {
         Command::Hosts(hosts) => hosts.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
+        Command::Pages(pages) => pages.execute(),
         Command::SampleMember(member) => member.execute(),
         Command::SnapshotBenchMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
