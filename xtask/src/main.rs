@@ -1,7 +1,7 @@
 //! `cargo xtask`: the single tool for working on Outlast. This file parses the arguments.
 
 mod check;
-mod fortran;
+mod debian;
 mod gate;
 mod instructions;
 mod layers;
@@ -27,8 +27,9 @@ cargo xtask TASK
                        with counts by rule
   test [--full]        everything that has to be green: format, house rules, lints, tests,
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
-                       also checks what a release needs: the contents of the packages, and the
-                       licenses of the dependencies where cargo deny is installed
+                       also checks what a release needs: reports in a browser (installs Debian's
+                       Chromium), the contents of the packages, and the licenses of the
+                       dependencies where cargo deny is installed
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
@@ -95,7 +96,9 @@ fn main() -> ExitCode {
         ["mpi"] => {
             mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
         }
-        ["fortran"] => fortran::install().map(|()| println!("gfortran is installed")),
+        ["fortran"] => {
+            debian::install("gfortran", "gfortran").map(|()| println!("gfortran is installed"))
+        }
         ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
