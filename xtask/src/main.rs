@@ -1,7 +1,7 @@
 //! `cargo xtask`: the single tool for working on Outlast. This file parses the arguments.
 
 mod check;
-mod fortran;
+mod debian;
 mod gate;
 mod install;
 mod instructions;
@@ -28,10 +28,10 @@ cargo xtask TASK
                        with counts by rule
   test [--full]        everything that has to be green: format, house rules, lints, tests,
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
-                       also checks what a release needs: an installation, with C and C++ programs
-                       built against it, the contents of the packages, the Python package as pip
-                       installs it, and the licenses of the dependencies where cargo deny is
-                       installed
+                       also checks what a release needs: reports in a browser (installs Debian's
+                       Chromium), an installation, with C and C++ programs built against it, the
+                       contents of the packages, the Python package as pip installs it, and the
+                       licenses of the dependencies where cargo deny is installed
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
@@ -108,7 +108,9 @@ fn main() -> ExitCode {
         ["mpi"] => {
             mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
         }
-        ["fortran"] => fortran::install().map(|()| println!("gfortran is installed")),
+        ["fortran"] => {
+            debian::install("gfortran", "gfortran").map(|()| println!("gfortran is installed"))
+        }
         ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

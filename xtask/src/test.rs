@@ -8,7 +8,7 @@
 //! This program runs the test binaries itself, in the order of their names, so that each has its
 //! own bound and its own line in the summary.
 
-use crate::fortran;
+use crate::debian;
 use crate::gate::{Gate, cargo, clippy, minutes, target_folder, workspace};
 use crate::{install, instructions, tidy};
 use anyhow::{Context, ensure};
@@ -64,7 +64,7 @@ fn run(gate: &mut Gate) -> anyhow::Result<()> {
     check_without_mpi(gate)?;
     check_rust_version(gate)?;
     gate.finish(install)?;
-    let features = match fortran::install() {
+    let features = match debian::install("gfortran", "gfortran") {
         Ok(()) => format!("{FEATURES_AND_MPI},outlast-c/fortran"),
         Err(error) => {
             println!("=== tests of the Fortran module: left out; {error}");
@@ -177,12 +177,20 @@ fn run_on_three_hosts(gate: &mut Gate, with_mpi: &[&TestBinary]) -> anyhow::Resu
     gate.step("conformance on three hosts", minutes(10), conformance)
 }
 
-/// What a release needs and a change does not: an installation that programs are built against, the
-/// contents of the packages, the Python package as users install it, and the licenses and known
-/// defects of the dependencies where `cargo deny` is installed.
+/// What a release needs and a change does not: reports in a browser, an installation that programs
+/// are built against, the contents of the packages, the Python package as users install it, and the
+/// licenses and known defects of the dependencies where `cargo deny` is installed.
 fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
     check_python_package(gate)?;
     install::check(gate)?;
+    match debian::install("chromium", "chromium") {
+        Ok(()) => {
+            let mut browser = cargo(&["test", "--package", "outlast-cli", "--test", "browser"]);
+            browser.args(["--features", "browser"]);
+            gate.step("reports in a browser", minutes(15), browser)?;
+        }
+        Err(error) => println!("=== reports in a browser: left out; {error}"),
+    }
     for package in PUBLISHED {
         let list = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
         gate.step(&format!("contents of the package {package}"), minutes(2), list)?;

@@ -80,6 +80,15 @@ impl CommandControl {
         Ok(self.control.write_all_at(&word.to_le_bytes(), 8 * (1 + u64::from(member)))?)
     }
 
+    /// How many bytes the first record of each member has.
+    pub(crate) fn recorded_lens(&self) -> anyhow::Result<Vec<u64>> {
+        let first = |files: &Vec<File>| match files.first() {
+            Some(file) => Ok(file.metadata()?.len()),
+            None => Ok(0),
+        };
+        self.records.iter().map(first).collect()
+    }
+
     /// How many bytes the records have in all.
     pub(crate) fn recorded_len(&self) -> anyhow::Result<u64> {
         let mut len = 0;

@@ -14,7 +14,7 @@
 //! | [`pages`] | writes man pages and completions of shells |
 //! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
 //! | [`control`], [`members`] | how a command and the members that it started talk to each other |
-//! | [`report`], [`plot`], [`quantity`] | output, figures, and numbers as users type them |
+//! | [`report`], [`plot`], [`quantity`] | output, pages, figures, and numbers as users type them |
 //!
 //! A command that starts members starts this program again with a hidden subcommand, such as
 //! `demo-member`.

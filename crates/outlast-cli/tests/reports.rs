@@ -326,7 +326,7 @@ fn a_plan_has_a_page_with_figures_and_a_seeded_simulation() {
     assert!(text.starts_with("<!doctype html>") && text.matches("<svg").count() == 2, "{text}");
     assert!(!text.contains("http://") || !text.contains("src="), "the page needs no other file");
     let run = plan(&["--report", "/no/such/folder/plan.html"]);
-    assert_eq!(run.code(), 1, "{run:?}");
+    assert_eq!(run.code(), 2, "{run:?}");
 }
 
 #[test]

@@ -24,6 +24,10 @@ mod store;
 mod tx;
 mod ulfm;
 
+use crate::report::figures::{Latency, latencies, time};
+use crate::report::file::{ReportFile, report_file};
+use crate::report::machine::{Machine, command_line};
+use crate::report::page::{Page, Section, Table};
 use crate::report::{print_table, say, write_json};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
@@ -80,6 +84,9 @@ struct BenchArgs {
     /// Write the results as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Write a page for a browser to this file
+    #[arg(long, value_name = "FILE", value_parser = report_file)]
+    report: Option<ReportFile>,
 }
 
 /// A measurement.
@@ -133,29 +140,6 @@ struct BenchReport {
     results: Vec<Row>,
     machine: Machine,
     command: String,
-}
-
-/// The machine of the measurement.
-#[derive(Serialize)]
-struct Machine {
-    cores: usize,
-    processor: String,
-    kernel: String,
-    memory_bytes: u64,
-}
-
-impl Machine {
-    fn this() -> Machine {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let processor =
-            cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        Machine {
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            processor: processor.map_or("unknown", |(_, name)| name).to_string(),
-            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            memory_bytes: outlast::engine::shm::available_memory(),
-        }
-    }
 }
 
 /// An error with the members' messages, if a member failed that was not killed.
@@ -213,11 +197,99 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
         json,
         format_args!("{} cores, {}, Linux {}", machine.cores, machine.processor, machine.kernel),
     );
+    if let Some(file) = &args.report {
+        file.write(&page(&results))?;
+        say(json, format_args!("report: {}", file.path().display()));
+    }
     if let Some(path) = json {
-        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let command = command_line();
         write_json(path, &BenchReport { results, machine, command })?;
     }
     Ok(())
+}
+
+/// The measurements as a page: a figure and a table for each kind and size of call.
+fn page(results: &[Row]) -> Page {
+    let mut kinds: Vec<&str> = results.iter().map(|row| row.what.as_str()).collect();
+    kinds.dedup();
+    let samples: usize = results.iter().map(|row| row.samples).sum();
+    let lead = "Contenders are measured in turn, in a single run on this machine. Ratios are to \
+                the floor of the same run. Lower is better.";
+    let page = Page::new(format!("Benchmark: {}", kinds.join(", ")), lead)
+        .fact(results.len(), "measurements")
+        .fact(samples, "samples in all")
+        .fact(results.iter().map(|row| row.members).max().unwrap_or(0), "processes at most");
+    let mut groups: Vec<(String, Vec<&Row>)> = Vec::new();
+    for row in results {
+        let title = match row.size {
+            Some(size) => format!("{}, {}", row.what, crate::quantity::human_bytes(size)),
+            None => row.what.clone(),
+        };
+        match groups.iter_mut().find(|(other, _)| *other == title) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((title, vec![row])),
+        }
+    }
+    let section = |(title, rows): (String, Vec<&Row>)| {
+        let are_alike = rows.iter().all(|row| row.members == rows[0].members);
+        let latency = |(colour, row): (usize, &&Row)| Latency {
+            name: match are_alike {
+                true => row.contender.clone(),
+                false => format!("{}, {} members", row.contender, row.members),
+            },
+            p50: row.p50_ns as f64,
+            p99: row.p99_ns as f64,
+            p999: row.p999_ns as f64,
+            max: row.max_ns as f64,
+            remark: row.ratio.map_or("".into(), |ratio| format!("{} the floor", times(ratio))),
+            colour,
+        };
+        let rows_of_figure: Vec<Latency> = rows.iter().enumerate().map(latency).collect();
+        let figure = latencies(&title, &rows_of_figure);
+        Section::new(title, "").figure(&figure).table(&table(&rows))
+    };
+    groups.into_iter().map(section).fold(page, Page::section)
+}
+
+fn table(rows: &[&Row]) -> Table {
+    let mut table = Table::new(
+        1,
+        &[
+            "contender",
+            "engine",
+            "members",
+            "replicas",
+            "samples",
+            "p50",
+            "p99",
+            "p99.9",
+            "max",
+            "ratio",
+        ],
+    );
+    for row in rows {
+        let of = |ns: u64| if ns == 0 { String::new() } else { time(ns as f64) };
+        let mut cells = vec![
+            row.contender.clone(),
+            row.engine.clone(),
+            row.members.to_string(),
+            row.replicas.map_or("".into(), |replicas| replicas.to_string()),
+            row.samples.to_string(),
+            of(row.p50_ns),
+            of(row.p99_ns),
+            of(row.p999_ns),
+            of(row.max_ns),
+            row.ratio.map_or("".into(), times),
+        ];
+        if let Some(steps) = row.steps_per_s {
+            cells[9] = format!("{steps} steps/s");
+        }
+        if let Some(hung) = row.hung {
+            cells[9] = format!("{hung} hung");
+        }
+        table.rows.push(cells);
+    }
+    table
 }
 
 /// A time in a fitting unit.

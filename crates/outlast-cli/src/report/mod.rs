@@ -1,4 +1,22 @@
-//! Where reports go: JSON to standard output or to a file, text for people elsewhere.
+//! Where reports go: JSON to standard output or to a file, text for people elsewhere, and pages for
+//! a browser.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`file`](mod@file) | `--report FILE`: checked before the run, written as a whole |
+//! | [`page`] | a self-contained page: facts, sections, tables, machine, command |
+//! | [`timeline`] | lanes of members with kills, stops, detection, stalls and repair |
+//! | [`figures`] | values over time, latencies, and counts |
+//! | [`machine`] | the machine and the command of a run |
+//!
+//! A figure is SVG whose horizontal positions are percentages. So a page fits into every width, and
+//! its text keeps its size.
+
+pub(crate) mod figures;
+pub(crate) mod file;
+pub(crate) mod machine;
+pub(crate) mod page;
+pub(crate) mod timeline;
 
 use anyhow::Context;
 use std::io::Write;
