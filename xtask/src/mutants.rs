@@ -17,7 +17,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 35] = [
+pub(crate) const MUTANTS: [(&str, &str); 47] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -55,6 +55,16 @@ pub(crate) const MUTANTS: [(&str, &str); 35] = [
     ("limit-per-wait", "give each wait of a call the time limit"),
     ("background-waits", "let the background wait like a call"),
     ("region-vote-missing", "decide a checkpoint without the vote"),
+    ("seat-verdict-after-rollback", "let a verdict overwrite a rollback"),
+    ("seat-verdict-early", "decide a save of seats before the vote"),
+    ("seat-thaw-early", "leave a point before all have saved"),
+    ("seat-stage-early", "save a seat before all are at a point"),
+    ("seat-save-unflushed", "save seats while puts are under way"),
+    ("seat-rollback-one-late", "roll back to a save without a verdict"),
+    ("seat-survivor-keeps", "roll back the seats of the dead alone"),
+    ("seat-lock-kept", "keep locks across a rollback"),
+    ("seat-wrong-note", "give a seat the note of another"),
+    ("seat-adopt-without-incarnation", "look for a seat where it was before"),
 ];
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.
@@ -81,7 +91,7 @@ const HUNTS: [(&str, u64); 15] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 8] = [
+const TEST_HUNTS: [(&[&str], &str); 10] = [
     (&["--lib"], "store::record::read::"),
     (&["--lib"], "store::record::reconcile::"),
     (&["--lib"], "store::api::transaction::"),
@@ -90,6 +100,8 @@ const TEST_HUNTS: [(&[&str], &str); 8] = [
     (&["--test", "sim"], "store::deadlines::"),
     (&["--lib"], "image::"),
     (&["--test", "sim"], "image::"),
+    (&["--lib"], "protect::"),
+    (&["--test", "sim"], "protect::"),
 ];
 
 /// Hunts each mutant; an error if a mutant survives, or if the unbroken store does not pass.

@@ -91,6 +91,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`store`] | the store: replicated records, transactions, locks, recovery |
+//! | [`protect`] | seats: ranks with memory that outlive the processes which hold them |
 //! | [`image`] | erasure-coded objects in the memories of members, replaced atomically |
 //! | [`snapshot`] | a consistent cut of the store, in files |
 //! | [`rma`] | communicators and windows with ULFM semantics |
@@ -117,6 +118,7 @@ pub mod failpoint;
 pub mod image;
 mod job;
 pub mod launch;
+pub mod protect;
 pub mod rma;
 #[cfg(feature = "sim")]
 pub mod sim;
