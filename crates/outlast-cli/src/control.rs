@@ -98,6 +98,19 @@ impl CommandControl {
         Ok(len)
     }
 
+    /// The record of a thread from this position on.
+    pub(crate) fn record_from(
+        &self,
+        member: usize,
+        thread: usize,
+        position: u64,
+    ) -> anyhow::Result<Vec<u8>> {
+        let file = &self.records[member][thread];
+        let mut bytes = vec![0; file.metadata()?.len().saturating_sub(position) as usize];
+        file.read_exact_at(&mut bytes, position)?;
+        Ok(bytes)
+    }
+
     /// All records: for each member, the record of each thread.
     pub(crate) fn records(&self) -> anyhow::Result<Vec<Vec<Vec<u8>>>> {
         let read = |file: &File| {

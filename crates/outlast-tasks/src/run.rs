@@ -5,6 +5,7 @@ use crate::board::Boards;
 use crate::claim::Claim;
 use crate::counts::{Observer, Stats};
 use crate::error::{Error, TaskError};
+use crate::events::Event;
 use crate::options::{Beat, Options};
 use crate::record::{
     Blob, Entry, Keys, Outcome, Record, State, TaskId, WorkerInfo, decode, encode, hash,
@@ -67,6 +68,9 @@ impl Tasks {
                           open it in localized mode for tasks";
             return Err(Error::Invalid { reason: reason.to_string() });
         }
+        if cfg!(panic = "abort") {
+            tracing::warn!("with panic = \"abort\" a task that panics kills its worker");
+        }
         let (session, difference) = agree_on_session(store, &options)?;
         let keys = Keys::new(session);
         if let Some(what) = difference {
@@ -97,7 +101,7 @@ impl Tasks {
         };
         let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board)).collect();
         let boards = Boards::new(job, offsets);
-        let shared = Arc::new(Shared::new(store, keys, session, boards, info, options.has_heirs));
+        let shared = Arc::new(Shared::new(store, keys, session, boards, info, &options));
         job.serve(Arc::new(Background(shared.clone()))).map_err(StoreError::Engine)?;
         let worker = Worker::new(store, options, shared);
         Ok(Tasks {
@@ -117,10 +121,12 @@ impl Tasks {
             return Err(Error::Invalid { reason });
         }
         let outcome = self.run_root(&root);
+        worker.tell_does(Event::Waits);
         worker.shared.run.store(0, Ordering::Release);
         self.is_running.set(false);
         let (id, outcome) = outcome?;
-        // The runtime is between runs: a failure of the fetch unwinds as in a run.
+        // A failure of the fetch unwinds as in a run.
+        worker.knows_over.set(true);
         match catch_unwind(AssertUnwindSafe(|| worker.output(T::NAME, id, outcome))) {
             Ok(output) => Ok(output?),
             Err(payload) => Err(self.error_of(payload)),
@@ -148,7 +154,6 @@ impl Tasks {
                 worker.fail(Error::Store(StoreError::OutOfMemory { member, reason }));
             }
             self.delete_old_roots(run);
-            worker.shared.epoch_done.store(u64::MAX, Ordering::Release);
             worker.shared.run.store(run, Ordering::Release);
             // The background begins to look.
             let _ = worker.job.ring(worker.job.me());
@@ -158,7 +163,11 @@ impl Tasks {
             Ok(result) => result,
             Err(payload) => match self.error_of(payload) {
                 // The run is over elsewhere: its root says how.
-                Error::Invalid { .. } => self.result_of_root(run),
+                Error::Invalid { .. } => {
+                    worker.knows_over.set(true);
+                    let result = catch_unwind(AssertUnwindSafe(|| self.result_of_root(run)));
+                    result.unwrap_or_else(|payload| Err(self.error_of(payload)))
+                }
                 error => Err(error),
             },
         }
@@ -176,8 +185,9 @@ impl Tasks {
     fn result_of_root(&self, run: u64) -> Result<(TaskId, Outcome), Error> {
         let id = TaskId::root(run);
         let worker = &self.worker;
-        let value = get_answered(&worker.store, &worker.keys.task(id))?;
-        match value.and_then(|bytes| decode(&bytes)) {
+        let key = worker.keys.task(id);
+        let value = worker.insist(|| worker.store.get(&key));
+        match value.and_then(|value| decode(value.bytes())) {
             Some(Entry::Task(Record { state: State::Done(outcome), .. })) => Ok((id, outcome)),
             Some(Entry::Task(Record { state: State::RunFailed(reason), .. })) => {
                 Err(Error::RunFailed { reason })
@@ -284,6 +294,11 @@ impl Tasks {
             worker.delete(keys);
         }
         self.roots_deleted.set(past.max(self.roots_deleted.get()));
+    }
+
+    /// The store that the runtime is over, for inputs and outputs of tasks.
+    pub fn store(&self) -> &Store {
+        &self.worker.store
     }
 
     /// What this worker has done so far.

@@ -10,6 +10,7 @@
 //! | [`tx`] | transactions against puts |
 //! | [`detection`], [`failure`] | how fast deaths are known, puts go on, replicas are back |
 //! | [`snapshot`] | snapshots against dd |
+//! | [`tasks`] | programs of tasks against rayon, and against themselves without saving |
 //! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]) |
 //! | [`sim`] | the speed of the simulator |
 
@@ -21,6 +22,7 @@ mod redis;
 mod sim;
 mod snapshot;
 mod store;
+mod tasks;
 mod tx;
 mod ulfm;
 
@@ -58,6 +60,7 @@ enum Benchmark {
     Repair(failure::RepairBench),
     Sim(sim::SimBench),
     Snapshot(snapshot::SnapshotBench),
+    Tasks(tasks::TasksBench),
     Tx(tx::TxBench),
     Ulfm(ulfm::UlfmBench),
 }
@@ -72,6 +75,7 @@ impl Bench {
             Benchmark::Repair(repair) => repair.execute(),
             Benchmark::Sim(sim) => sim.execute(),
             Benchmark::Snapshot(snapshot) => snapshot.execute(),
+            Benchmark::Tasks(tasks) => tasks.execute(),
             Benchmark::Tx(tx) => tx.execute(),
             Benchmark::Ulfm(ulfm) => ulfm.execute(),
         }
