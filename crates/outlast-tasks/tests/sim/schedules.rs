@@ -79,6 +79,9 @@ fn die(cx: &Cx<'_>, name: &str, times: u32) {
         let key = format!("died/{name}/{time}");
         if cx.store().put_if(key.as_bytes(), b"", Expect::Absent).is_ok() {
             let job = cx.store().job();
+            // As many deaths as there are replicas, before repair, would be a loss.
+            let until = job.now().after(job.time_limit());
+            assert!(cx.store().wait_repaired(until).expect("answers").is_repaired());
             job.fence(cx.me(), Time::NEVER).expect("dies");
             unreachable!("a fenced member runs no further");
         }
