@@ -14,6 +14,7 @@
 //! takes its block with it, and repair does not bring it back: the pinned version is readable as
 //! long as a replica that the pin names lives.
 
+use crate::engine::deadline::Deadline;
 use crate::engine::{Epoch, Error, MemberId};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
@@ -118,10 +119,16 @@ impl Pin {
             );
             return Err(StoreError::Invalid { reason });
         }
+        let (state, job) = (&self.store.state, &self.store.state.job);
         let mut result = Err(StoreError::DataLost { partition: self.partition });
-        for &(replica, offset) in &self.places {
+        let _call = state.begin_call();
+        let until = job.deadline();
+        for (index, &(replica, offset)) in self.places.iter().enumerate() {
             let start = offset + value_start(len) + from;
-            match self.store.state.job.get(Epoch::ANY, replica, start, buffer) {
+            // The replicas share the time of the call.
+            let (now, left) = (job.now(), (self.places.len() - index) as u32);
+            let _share = Deadline::call_until(now.after(until.since(now) / left));
+            match job.get(Epoch::ANY, replica, start, buffer) {
                 Ok(()) => return Ok(()),
                 Err(Error::Dead { .. }) => {}
                 // Another replica may answer.

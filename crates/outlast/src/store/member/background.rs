@@ -43,6 +43,7 @@ pub(in crate::store) struct Background(pub(in crate::store) Arc<StoreState>);
 impl Service for Background {
     fn run(&self, _: &Job) -> Time {
         let store = &self.0;
+        let work = store.begin_background_work();
         store.serve_messages();
         if store.is_closed.load(Ordering::Acquire) {
             return store.end_some();
@@ -51,7 +52,6 @@ impl Service for Background {
             return Time::NEVER;
         }
         store.begin_background();
-        let work = store.begin_background_work();
         // The gate comes first, so that waiting calls return `Revoked` at once.
         store.watch_gate();
         store.accept_some();

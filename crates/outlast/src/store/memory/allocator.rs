@@ -118,29 +118,37 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Takes a block at a replica when the magazine has none.
+    /// Takes a block at a replica when the magazine has none, without waiting for the replica.
     #[cold]
     #[inline(never)]
-    pub(in crate::store) fn take_elsewhere(
+    pub(in crate::store) fn take_at_hand(
         &self,
         replica: MemberId,
         class: usize,
-    ) -> OpResult<u64> {
+    ) -> OpResult<Option<u64>> {
         let kind = Place::new(replica, class, 0).kind();
         self.reuse();
         let taken = self.magazine().take(replica, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
-            return Ok(offset);
+            return Ok(Some(offset));
         }
         if let Some(offset) = self.pop_several(replica, class)? {
-            return Ok(offset);
+            return Ok(Some(offset));
         }
         self.flush_retired();
         // Before it asks the replica for more, the operation reuses all blocks that this member
         // has.
         self.reuse_or_give_back(true, usize::MAX);
         let taken = self.magazine().take(replica, class);
-        if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
+        Ok(taken.or_else(|| self.take_spare(kind)))
+    }
+
+    /// Takes a block at a replica when the magazine has none. Waits for the replica if it has to
+    /// make a slab.
+    #[cold]
+    #[inline(never)]
+    fn take_elsewhere(&self, replica: MemberId, class: usize) -> OpResult<u64> {
+        if let Some(offset) = self.take_at_hand(replica, class)? {
             return Ok(offset);
         }
         let (job, allocator) = (&self.store.job, &self.store.allocator);

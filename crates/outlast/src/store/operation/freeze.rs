@@ -32,7 +32,7 @@ impl OperationState {
     /// of a commit that was not answered. It gets a timeout, and comes back later.
     #[cold]
     pub(in crate::store) fn wait_for_unfreeze(&self) -> StoreResult<()> {
-        let deadline = self.job.deadline();
+        let mut deadline = None;
         loop {
             let bell = self.job.bell();
             let until = self.freeze.0.load(Ordering::SeqCst);
@@ -52,6 +52,7 @@ impl OperationState {
             if self.is_background() {
                 return Err(StoreError::Timeout { member: self.me(), limit: Duration::ZERO });
             }
+            let deadline = *deadline.get_or_insert_with(|| self.job.deadline());
             if self.job.now() >= deadline {
                 let (member, limit) = (self.me(), self.job.time_limit());
                 return Err(StoreError::Timeout { member, limit });

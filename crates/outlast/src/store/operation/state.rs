@@ -174,9 +174,12 @@ impl OperationState {
 
     /// Begins a piece of the background's work, which waits for no member for long.
     pub(in crate::store) fn begin_background_work(&self) -> Deadline {
-        let now = self.job.now();
-        let mut late = lock(&self.late);
-        late.retain(|&(_, until)| now < until);
+        let mut late = lock(&self.late).clone();
+        if !late.is_empty() {
+            let now = self.job.now();
+            late.retain(|&(_, until)| now < until);
+            lock(&self.late).retain(|&(_, until)| now < until);
+        }
         if mutant("background-waits") {
             return Deadline::listener();
         }
@@ -185,9 +188,13 @@ impl OperationState {
 
     /// Ends a piece of the background's work: remembers the members that are late.
     pub(in crate::store) fn end_background_work(&self, work: &Deadline) {
+        let mut members = work.late().peekable();
+        if members.peek().is_none() {
+            return;
+        }
         let until = self.job.now().after(self.job.time_limit());
         let mut late = lock(&self.late);
-        for member in work.late() {
+        for member in members {
             if !late.iter().any(|&(other, _)| other == member) {
                 late.push((member, until));
             }

@@ -368,11 +368,12 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Takes a block that the magazine does not have, from the free list or from the replica.
+    /// Takes a block that the magazine does not have, if this takes no wait. The slow path waits for
+    /// the replica, within the deadline of its call.
     #[cold]
     #[inline(never)]
     fn block_elsewhere(&self, member: MemberId, class: usize) -> Option<u64> {
-        self.take_elsewhere(member, class).ok()
+        self.take_at_hand(member, class).ok().flatten()
     }
 
     /// The version is published, and a replica was not as cached: finishes the version on the slow

@@ -135,7 +135,9 @@ impl RecoveryState {
             match look() {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => {}
-                // The member is stopped, and may resume in time.
+                // The member is stopped, and may resume in time. This member takes its place in the
+                // error for a moment, while another activity polls the requests to it.
+                Err(StoreError::Timeout { member, .. }) if member == self.me() => {}
                 Err(StoreError::Timeout { member, .. }) => whom = member,
                 Err(error) => return Err(error),
             }

@@ -13,6 +13,7 @@ use outlast::{Job, MemberId, Time};
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -173,16 +174,12 @@ const ROWS: &[Row] = &[
         let _ = s.store.revoke();
         drop(s.store.recover_begin())
     }),
-    Row(
-        "take a snapshot",
-        || LIMIT * 2,
-        |s| {
-            let options = snapshot::Options::new().freeze_limit(LIMIT / 4);
-            if let Ok(snapshots) = Snapshots::open(s.store, s.folder, options) {
-                drop(snapshots.take());
-            }
-        },
-    ),
+    Row("take a snapshot", Halves(6), |s| {
+        let options = snapshot::Options::new().freeze_limit(LIMIT / 4);
+        if let Ok(snapshots) = Snapshots::open(s.store, s.folder, options) {
+            drop(snapshots.take());
+        }
+    }),
     Row("close", Own, |s| drop(s.store.close())),
 ];
 
@@ -344,6 +341,59 @@ fn every_call_over_a_network_ends_in_time_with_a_stopped_member_and_a_death() {
 #[test]
 fn every_call_over_a_network_ends_in_time_with_members_that_are_stopped_in_turn() {
     check(Link::Network, Strike::InTurn);
+}
+
+/// A member is stopped again and again, each time for almost the time limit, and goes on for so
+/// short a time in between that a recovery gets a step further. All steps share a single deadline.
+#[test]
+fn a_recovery_takes_a_single_time_limit_although_each_step_is_held_up() {
+    for seed in seeds(24) {
+        let is_over = Rc::new(Cell::new(false));
+        let mut options = SimOptions::new(3, seed).link(Link::of_seed(seed));
+        (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
+        sim::run(&options, move |job: Job| {
+            let wanted = Options::new().replicas(2).partitions(4).mode(Mode::Global);
+            let store = Store::open(&job, wanted).expect("open");
+            let [caller, slow] = [0, 1].map(MemberId);
+            if job.me() == caller {
+                store.put(b"key", b"value").expect("put");
+                store.revoke().expect("revoked");
+                let (mine, over) = (job.clone(), std::sync::Arc::new(AtomicBool::new(false)));
+                let is_over = over.clone();
+                let flap = move || {
+                    let mut random = Random::new(seed);
+                    while !is_over.load(Ordering::Relaxed) {
+                        mine.inject(Fault::Stop(slow)).expect("a fault");
+                        mine.sleep(LIMIT * 4 / 5);
+                        mine.inject(Fault::Resume(slow)).expect("a fault");
+                        mine.sleep(Duration::from_nanos(random.magnitude(2_000, 400_000)));
+                    }
+                };
+                let flapping = job.spawn("stops", Box::new(flap)).expect("spawned");
+                let began = job.now();
+                let done: Result<(), StoreError> =
+                    store.recover(|tx, _| tx.put(b"key", b"recovered"));
+                let took = job.now().since(began);
+                assert!(took <= LIMIT + SLACK + WORK, "{done:?} after {took:?} with seed {seed}");
+                over.store(true, Ordering::Relaxed);
+                job.wait_for(&flapping, Time::NEVER);
+            }
+            let mut is_recovered = false;
+            while !is_over.get() {
+                if store.is_revoked() {
+                    let done: Result<(), StoreError> = store.recover(|_, _| Ok(()));
+                    is_recovered = done.is_ok();
+                }
+                if job.me() == caller && (is_recovered || !store.is_revoked()) {
+                    is_over.set(true);
+                }
+                job.sleep(Duration::from_millis(1));
+            }
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
 }
 
 /// A member dies, and the member that has to salvage its partition is stopped. A leaver that holds
