@@ -170,20 +170,3 @@ fn a_get_at_a_near_replica_takes_no_round_trip() {
         });
     }
 }
-
-/// A get of a short value that another member has changed takes a single round trip, at a replica
-/// too: the location of the record is cached.
-#[test]
-fn a_get_of_a_changed_value_takes_few_round_trips_at_a_replica() {
-    let calls = |job: &Job, store: &Store, ask: &dyn Fn()| {
-        let key = &key_at_first(store, 0);
-        let get = || round_trips(job, || store.get(key).expect("read"));
-        for number in 0..8 {
-            ask();
-            let taken = get();
-            assert!(number == 0 || (1..=3).contains(&taken), "{taken} round trips");
-            assert_eq!(get(), 0);
-        }
-    };
-    run(REPLICA, calls, |store| drop(store.put(&key_at_first(store, 0), b"value").expect("put")));
-}
