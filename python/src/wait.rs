@@ -21,7 +21,7 @@ const LONGEST: f64 = 315_360_000.0;
 
 /// A number of seconds, as Python gives it.
 pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
-    if !(seconds >= 0.0) {
+    if seconds.is_nan() || seconds < 0.0 {
         return Err(PyValueError::new_err(format!("{seconds} seconds; a time is 0 or more")));
     }
     Ok(Duration::from_secs_f64(seconds.min(LONGEST)))
