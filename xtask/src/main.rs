@@ -56,6 +56,8 @@ cargo xtask TASK
                        builds and installs headers, libraries, command, man pages and completions
                        below DIR, to be found by pkg-config and by find_package of CMake
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
+  mpi-shim             compiles the plug-in through which Outlast calls MPI, with that Open MPI or
+                       with the mpicc in PATH; `mpi` does it, too
   fortran              installs Debian's gfortran (root), for the tests of the Fortran module
   redis                unpacks Redis into target/redis, for `outlast bench put --peers redis`
   help                 this text
@@ -107,6 +109,9 @@ fn main() -> ExitCode {
         ["install", ..] => return usage("write it as: install [--debug] --prefix DIR"),
         ["mpi"] => {
             mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
+        }
+        ["mpi-shim"] => {
+            mpi::compile_shim().map(|path| println!("the plug-in is {}", path.display()))
         }
         ["fortran"] => {
             debian::install("gfortran", "gfortran").map(|()| println!("gfortran is installed"))

@@ -191,8 +191,9 @@ typedef struct outlast_join_options {
 /* Joins with options, which may be NULL. */
 int outlast_join_with(const outlast_join_options *options, outlast_job **job);
 /* Joins a job of the ranks of a communicator. For programs that run under mpirun --with-ft ulfm and
- * have called MPI_Init_thread with MPI_THREAD_MULTIPLE. Returns OUTLAST_NOT_JOINED, with what to do
- * as its message, if the library cannot use MPI.
+ * have called MPI_Init_thread with MPI_THREAD_MULTIPLE. The library calls MPI through a plug-in,
+ * which `outlast mpi setup` compiles. Without a plug-in of the program's MPI the call returns
+ * OUTLAST_NOT_JOINED, and the message says what to type.
  *
  * comm is an MPI_Comm of Open MPI, where it is a pointer, or NULL for MPI_COMM_WORLD. The library
  * uses a duplicate of it. Errors on MPI_COMM_WORLD must be returned: either the program has called

@@ -1,8 +1,8 @@
 //! Joining and leaving a job, its members, and waiting for whatever comes first.
 
 use crate::call::{
-    CallResult, Failure, Shell, SizedStruct, call, close_shell, copy_out, deadline, done, failure,
-    found, give_shell, invalid, opened, options_at, text, write_list,
+    CallResult, Shell, SizedStruct, call, close_shell, copy_out, deadline, done, failure, found,
+    give_shell, invalid, opened, options_at, text, write_list, write_result,
 };
 use crate::status::Status;
 use outlast::engine::Bell;
@@ -66,24 +66,13 @@ fn join(options: JoinOptions, job: *mut *mut CJob) -> CallResult {
 }
 
 /// Adds a communicator of the program to the options, unless it is null.
-#[cfg(feature = "mpi")]
-fn with_communicator(options: JoinOptions, comm: *mut c_void) -> Result<JoinOptions, Failure> {
+fn with_communicator(options: JoinOptions, comm: *mut c_void) -> JoinOptions {
     if comm.is_null() {
-        return Ok(options);
+        return options;
     }
     // SAFETY: the header says that `comm` is a communicator of Open MPI. It is only duplicated,
     // before the call returns.
-    Ok(options.communicator(unsafe { outlast::engine::mpi::Communicator::from_raw(comm) }))
-}
-
-/// The text of calls that need the mpi engine.
-#[cfg(not(feature = "mpi"))]
-const NO_MPI: &str = "this build of the library has no mpi engine; build it with the cargo \
-                      feature `mpi` of the crate outlast-c";
-
-#[cfg(not(feature = "mpi"))]
-fn with_communicator(options: JoinOptions, comm: *mut c_void) -> Result<JoinOptions, Failure> {
-    if comm.is_null() { Ok(options) } else { Err(failure(Status::NotJoined, NO_MPI)) }
+    options.communicator(unsafe { outlast::engine::mpi::Communicator::from_raw(comm) })
 }
 
 /// `outlast_join` of outlast.h.
@@ -108,7 +97,7 @@ pub extern "C" fn outlast_join_with(options: *const CJoinOptions, job: *mut *mut
                 wanted = wanted.domain(text(given.domain)?);
             }
             wanted = wanted.set_errhandlers(given.set_errhandlers != 0);
-            wanted = with_communicator(wanted, given.mpi_communicator)?;
+            wanted = with_communicator(wanted, given.mpi_communicator);
         }
         join(wanted, job)
     })
@@ -123,7 +112,7 @@ pub extern "C" fn outlast_join_mpi(
 ) -> c_int {
     call(|| {
         let options = JoinOptions::new().set_errhandlers(set_errhandlers != 0);
-        join(with_communicator(options, comm)?, job)
+        join(with_communicator(options, comm), job)
     })
 }
 
@@ -134,19 +123,9 @@ pub extern "C" fn outlast_mpi_shrunken(job: *const CJob, comm: *mut *mut c_void)
         if comm.is_null() {
             return Err(invalid("the place for the communicator is NULL"));
         }
-        shrunken(opened(job)?, comm)
+        write_result(comm, opened(job)?.shrunken_communicator()?.as_raw());
+        Ok(Status::Ok)
     })
-}
-
-#[cfg(feature = "mpi")]
-fn shrunken(job: &Job, comm: *mut *mut c_void) -> CallResult {
-    crate::call::write_result(comm, job.shrunken_communicator()?.as_raw());
-    Ok(Status::Ok)
-}
-
-#[cfg(not(feature = "mpi"))]
-fn shrunken(_job: &Job, _comm: *mut *mut c_void) -> CallResult {
-    Err(failure(Status::Failed, NO_MPI))
 }
 
 /// `outlast_leave` of outlast.h.

@@ -103,6 +103,32 @@ fn bad_input_in_c_has_a_code_and_a_message() {
     assert_eq!(outcome.stdout(MemberId(0)), "ok\n");
 }
 
+/// AddressSanitizer watches the memory of the program, and at its end looks for memory that the
+/// program or the library lost. The members that are killed report nothing.
+#[test]
+fn c_programs_are_clean_under_sanitizers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = [
+        "-std=c11",
+        "-D_DEFAULT_SOURCE",
+        "-g",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ];
+    for name in ["bad", "members", "calls", "windows"] {
+        let program = folder.path().join(name);
+        compile_with("cc", &options, &format!("tests/c/{name}.c"), &program);
+        if name == "bad" {
+            let launch = Launch::new(1).program(&program).output(Output::Capture);
+            let outcome = launch.start().expect("started").wait(LIMIT);
+            assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
+        } else {
+            let snapshots = folder.path().join("snapshots");
+            kill_the_last_of(Launch::new(4).program(&program).args([snapshots]));
+        }
+    }
+}
+
 #[test]
 fn the_log_of_the_library_is_written_where_outlast_log_asks_for_it() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -11,6 +11,7 @@
 //! | [`snapshot`], [`doctor`] | inspects snapshots, checks the machine |
 //! | [`tasks`] | runs programs of tasks, kills their workers, and judges the answer |
 //! | [`hosts`] | makes several hosts of this machine |
+//! | [`mpi`] | compiles the plug-in through which Outlast calls MPI |
 //! | [`pages`] | writes man pages and completions of shells |
 //! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
 //! | [`control`], [`members`] | how a command and the members that it started talk to each other |
@@ -30,6 +31,7 @@ mod doctor;
 mod hosts;
 mod loss_acceptor;
 mod members;
+mod mpi;
 mod pages;
 mod plan;
 mod plot;
@@ -67,6 +69,7 @@ enum Command {
     Snapshot(snapshot::Snapshot),
     Tasks(tasks::TasksCommand),
     Hosts(hosts::HostsCommand),
+    Mpi(mpi::MpiCommand),
     #[command(hide = true)]
     ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Command::Tasks(tasks) => tasks.execute(),
         Command::TasksMember(member) => member.execute(),
         Command::Hosts(hosts) => hosts.execute(),
+        Command::Mpi(mpi) => mpi.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
         Command::Pages(pages) => pages.execute(),

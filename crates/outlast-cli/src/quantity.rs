@@ -51,17 +51,14 @@ impl std::fmt::Display for EngineName {
     }
 }
 
-/// The names of the engines of this build.
-const ENGINES: &str = if cfg!(feature = "mpi") { "shm, mpi" } else { "shm" };
+/// The names of the engines.
+const ENGINES: &str = "shm, mpi";
 
 /// The engine of this name.
 pub(crate) fn engine(name: &str) -> Result<EngineName, String> {
     match name {
         "shm" => Ok(EngineName::Shm),
-        "mpi" if cfg!(feature = "mpi") => Ok(EngineName::Mpi),
-        "mpi" => Err("this build has no mpi engine; type `cargo xtask mpi` and then \
-                      `cargo build --release -p outlast-cli --features mpi` (see `outlast doctor`)"
-            .to_string()),
+        "mpi" => Ok(EngineName::Mpi),
         "sim" => Err(format!(
             "the simulator has no processes (see `outlast sim`); this command has: {ENGINES}"
         )),

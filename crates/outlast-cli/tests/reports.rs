@@ -97,14 +97,6 @@ fn the_demo_refuses_too_few_members_and_unknown_engines() {
     let run = outlast(&["demo", "--engine", "foo"]);
     assert_eq!(run.code(), 2, "{run:?}");
     assert!(run.stderr.contains("unknown engine `foo`; this command has: shm"), "{run:?}");
-    if !cfg!(feature = "mpi") {
-        let run = outlast(&["demo", "--engine", "mpi"]);
-        assert_eq!(run.code(), 2, "{run:?}");
-        assert!(
-            run.stderr.contains("cargo build --release -p outlast-cli --features mpi"),
-            "{run:?}"
-        );
-    }
 }
 
 /// The benchmark removes its files. If they cannot be written, it prints the reason.

@@ -76,7 +76,7 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `mpi` | jobs over Open MPI 5 with ULFM, on a host or several (`engine::mpi`); needs its `mpicc` |
+//! | `mpi` | jobs over Open MPI 5 with ULFM, on a host or several (`engine::mpi`) |
 //! | `serde` | typed values: `Store::put_as` and `Store::get_as` |
 //! | `sim` | the simulator `outlast::sim`: thousands of members in a thread, seeded, with replay |
 //! | `faults` | fault injection for tests: [`failpoint`], and stopping and killing members |

@@ -167,7 +167,12 @@ static void forks(outlast_job *job) {
 
 int main(void) {
     outlast_job *job;
-    /* Without MPI there is no communicator, and the call says what to do. */
+    /* Without a plug-in for MPI the message says what to type. */
+    setenv("OUTLAST_ENGINE", "mpi", 1);
+    setenv("OUTLAST_MPI_SHIM", "/nowhere/plug-in.so", 1);
+    REFUSED(OUTLAST_NOT_JOINED, "outlast mpi setup", outlast_join_mpi(NULL, 0, &job));
+    unsetenv("OUTLAST_MPI_SHIM");
+    unsetenv("OUTLAST_ENGINE");
     EXPECT(OUTLAST_OK, outlast_join(&job));
     EXPECT(OUTLAST_OK, outlast_open(job, NULL, &store));
     null_handles(job);

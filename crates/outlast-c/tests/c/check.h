@@ -27,3 +27,10 @@
 
 /* The store of this member. */
 __attribute__((unused)) static outlast_store *store;
+
+#ifdef __SANITIZE_ADDRESS__
+/* Whole stacks, by which the next function names what is lost on purpose. */
+const char *__asan_default_options(void) { return "fast_unwind_on_malloc=0:print_suppressions=0"; }
+/* The kernel alone knows the head of the list of robust words, also after its thread has ended. */
+const char *__lsan_default_suppressions(void) { return "leak:disown_robust_word\n"; }
+#endif
