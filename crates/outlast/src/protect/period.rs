@@ -118,25 +118,18 @@ impl Period {
             Some(record) if record.rollback == self.rollback && record.member == holder => {
                 Ok((holder, *self.places[seat].get_or_init(|| record.offset)))
             }
-            // A rollback has begun that this member does not know of yet.
             _ => {
-                self.end();
-                Err(ProtectError::RolledBack)
+                let reason = format!("the record of seat {seat} is not of this period");
+                Err(ProtectError::Invalid { reason })
             }
         }
     }
 
-    /// The error of a call on seats for an error of the engine.
+    /// The error of a call on seats for an error of the engine: a dead target is a dead holder.
     pub(super) fn error(&self, error: Error) -> ProtectError {
-        match error {
-            Error::Dead { .. } => match self.check() {
-                Err(error) => error,
-                Ok(()) => {
-                    self.end();
-                    ProtectError::RolledBack
-                }
-            },
-            other => other.into(),
+        match (&error, self.check()) {
+            (Error::Dead { .. }, Err(over)) => over,
+            _ => error.into(),
         }
     }
 

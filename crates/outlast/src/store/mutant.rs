@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 47] = [
+const NAMES: [&str; 46] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -89,8 +89,6 @@ const NAMES: [&str; 47] = [
     "seat-thaw-early",
     // A seat is saved at its point while other seats still run.
     "seat-stage-early",
-    // A seat is saved while its operations are under way.
-    "seat-save-unflushed",
     // The next holder of a seat loads its newest save, with or without a verdict.
     "seat-rollback-one-late",
     // A survivor keeps its memory in a rollback.

@@ -3,7 +3,7 @@
 
 use crate::seat_bodies::{self, SEATS};
 use crate::simulation::{run_with, seeds, without_panic_messages};
-use outlast::protect::{self, Interval, Level, Protect, ProtectError};
+use outlast::protect::{self, Interval, Level, Protect, ProtectError, Seat};
 use outlast::sim::{self, Action, Link, When};
 use outlast::{Epoch, Job, MemberId};
 use outlast_check::seats::{Kind, Program};
@@ -255,6 +255,34 @@ fn a_seat_whose_holders_die_again_and_again_is_given_up() {
             };
             assert!(reason.contains("3 members"), "{reason}");
             assert_eq!(job.epoch(), Epoch(3));
+            seat_bodies::end(&job, &store);
+        });
+    }
+}
+
+#[test]
+fn a_held_seat_is_saved_with_what_others_put_meanwhile() {
+    for seed in seeds(4) {
+        run_with(sim(4, 0, seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let inside = job.clone();
+            let protect = seat_bodies::options(256, 1).gather(Duration::from_secs(10));
+            let body = move |seat: &Seat| seat_bodies::put_while_held(seat, &inside);
+            protect::run(&store, protect, body).expect("ended");
+            seat_bodies::end(&job, &store);
+        });
+    }
+}
+
+#[test]
+fn a_lock_of_a_dead_holder_is_free_after_the_rollback() {
+    for seed in seeds(4) {
+        run_with(sim(4, 0, seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let inside = job.clone();
+            let protect = seat_bodies::options(256, 1).patience(Duration::from_secs(5));
+            let body = move |seat: &Seat| seat_bodies::lock_of_the_dead(seat, &inside);
+            protect::run(&store, protect, body).expect("ended");
             seat_bodies::end(&job, &store);
         });
     }

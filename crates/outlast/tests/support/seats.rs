@@ -296,3 +296,45 @@ fn many_barriers(seat: &Seat) -> ProtectResult<u64> {
     }
     Ok(0)
 }
+
+/// A seat that waits at its point is saved with what others put into its memory meanwhile: seat 1
+/// is held first, seat 2 puts into it before it comes, and then a member dies.
+pub(crate) fn put_while_held(seat: &Seat, job: &Job) -> ProtectResult<u64> {
+    let mut byte = [0];
+    if seat.note().is_none() {
+        if seat.number() == 2 {
+            // Time for seat 1 to be held.
+            job.sleep(Duration::from_millis(300));
+            seat.put(1, 0, &[7])?;
+        }
+        while seat.point(b"saved")? != Point::Saved {
+            job.sleep(Duration::from_millis(1));
+        }
+        seat.barrier()?;
+        if job.me() == MemberId(2) {
+            job.inject(Fault::Kill(job.me())).expect("killed");
+        }
+        // The period ends by the death.
+        seat.barrier()?;
+    }
+    seat.get(1, 0, &mut byte)?;
+    assert_eq!(byte, [7], "of the point of all seats");
+    Ok(0)
+}
+
+/// A seat dies with a lock, and all seats take that lock after the rollback.
+pub(crate) fn lock_of_the_dead(seat: &Seat, job: &Job) -> ProtectResult<u64> {
+    if !seat.is_replaying() {
+        if seat.number() == 1 {
+            seat.lock(0, LockKind::Exclusive)?;
+            job.inject(Fault::Kill(job.me())).expect("killed");
+        }
+        // The period ends by the death.
+        seat.barrier()?;
+    }
+    for kind in [LockKind::Exclusive, LockKind::Shared] {
+        seat.lock(0, kind)?;
+        seat.unlock(0)?;
+    }
+    Ok(0)
+}
