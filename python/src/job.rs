@@ -6,9 +6,9 @@ use outlast::{JoinError, JoinOptions, MemberId};
 use pyo3::prelude::*;
 
 /// What to do with a build that has no MPI.
-const NO_MPI: &str = "this build of outlast has no MPI; with mpicc of Open MPI 5 on the PATH, type: \
-     MATURIN_PEP517_ARGS='--features mpi' pip install --force-reinstall ./python; or, for a job \
-     without MPI, start the program with outlast run";
+const NO_MPI: &str = "this build of outlast has no MPI; with mpicc of Open MPI 5 on the PATH, \
+                      type: MATURIN_PEP517_ARGS='--features mpi' pip install --force-reinstall \
+                      ./python; or, for a job without MPI, start the program with outlast run";
 
 /// The membership of this process. It ends with the with statement, or with leave().
 #[pyclass(subclass, frozen, module = "outlast")]
