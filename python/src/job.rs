@@ -2,8 +2,13 @@
 
 use crate::error::{Code, Failure, failure};
 use crate::wait::{duration, interruptible};
-use outlast::{JoinOptions, MemberId};
+use outlast::{JoinError, JoinOptions, MemberId};
 use pyo3::prelude::*;
+
+/// What to do with a build that has no MPI.
+const NO_MPI: &str = "this build of outlast has no MPI; with mpicc of Open MPI 5 on the PATH, \
+                      type: MATURIN_PEP517_ARGS='--features mpi' pip install --force-reinstall \
+                      ./python; or, for a job without MPI, start the program with outlast run";
 
 /// The membership of this process. It ends with the with statement, or with leave().
 #[pyclass(subclass, frozen, module = "outlast")]
@@ -47,8 +52,11 @@ impl Job {
         if let Some(comm) = comm {
             options = with_communicator(options, comm)?;
         }
-        let job = interruptible(py, move || options.join())?.map_err(Failure::from)?;
-        Ok(Job { job })
+        match interruptible(py, move || options.join())? {
+            Ok(job) => Ok(Job { job }),
+            Err(JoinError::MissingFeature { .. }) => Err(failure(Code::NotJoined, NO_MPI).into()),
+            Err(error) => Err(Failure::from(error).into()),
+        }
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -139,7 +147,5 @@ fn wrong_communicator(comm: &Bound<'_, PyAny>) -> PyErr {
 /// This build has no MPI.
 #[cfg(not(feature = "mpi"))]
 fn with_communicator(_: JoinOptions, _: &Bound<'_, PyAny>) -> PyResult<JoinOptions> {
-    let message = "this build of outlast has no MPI; with mpicc of Open MPI 5 on the PATH, type: \
-                   MATURIN_PEP517_ARGS='--features mpi' pip install --force-reinstall ./python";
-    Err(failure(Code::NotJoined, message).into())
+    Err(failure(Code::NotJoined, NO_MPI).into())
 }

@@ -264,6 +264,8 @@ def main():
     if not outlast.has_mpi:
         error = expect(outlast.NotJoined, lambda: outlast.join(comm=object()), -2)
         assert "--features mpi" in str(error)
+        os.environ["OUTLAST_ENGINE"] = "mpi"  # as under mpirun
+        assert "--features mpi" in str(expect(outlast.NotJoined, outlast.join, -2))
     else:
         expect(TypeError, lambda: outlast.join(comm=object()))
     print("ok", flush=True)

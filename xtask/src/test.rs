@@ -213,7 +213,8 @@ fn check_python_package(gate: &mut Gate) -> anyhow::Result<()> {
         command.args(arguments).current_dir(workspace());
         command
     };
-    let install = python(&["-m", "pip", "install", "./python"]);
+    // With numpy the tests have further parts.
+    let install = python(&["-m", "pip", "install", "./python[numpy]"]);
     gate.step("pip install ./python", minutes(20), install)?;
     for program in ["buffers.py", "calls.py", "refusals.py", "stubs.py"] {
         let test = python(&[&format!("python/tests/{program}")]);
