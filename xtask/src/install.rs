@@ -81,16 +81,21 @@ fn install_into(prefix: &Path, profile: Profile) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the libraries and the command. Returns the folder in which they are.
+/// Builds the libraries and the command, in a folder of their own: the libraries have another name
+/// for the loader than those of the tests, in files of equal names. Returns the folder in which
+/// they are.
 fn build(version: &Version, profile: Profile) -> anyhow::Result<PathBuf> {
+    let target = target_folder().join("install");
     let options: &[&str] = if profile == Profile::Release { &["--release"] } else { &[] };
     let mut command = cargo(&[&["build", "--package", "outlast-cli"], options].concat());
+    command.env("CARGO_TARGET_DIR", &target);
     ensure!(command.status().context("cargo")?.success(), "the command could not be built");
     let mut libraries = cargo(&[&["rustc", "--package", "outlast-c", "--lib"], options].concat());
     // The name under which programs look for the library when they start.
     libraries.arg("--").arg(format!("-Clink-arg=-Wl,-soname,{}", version.soname()));
+    libraries.env("CARGO_TARGET_DIR", &target);
     ensure!(libraries.status().context("cargo")?.success(), "the libraries could not be built");
-    Ok(target_folder().join(if profile == Profile::Release { "release" } else { "debug" }))
+    Ok(target.join(if profile == Profile::Release { "release" } else { "debug" }))
 }
 
 fn make_folder_of(path: &Path) -> anyhow::Result<()> {
@@ -195,7 +200,7 @@ pub(crate) fn check(gate: &mut Gate) -> anyhow::Result<()> {
     let first = folder.join("first");
     let mut install = Command::new(std::env::current_exe().context("the path of this program")?);
     install.arg("install").arg("--prefix").arg(&first);
-    gate.step("installation", minutes(15), install)?;
+    gate.step("installation", minutes(30), install)?;
     // The folder can be moved.
     let prefix = folder.join("moved");
     std::fs::rename(&first, &prefix).context("moving the installation")?;

@@ -291,10 +291,11 @@ int outlast_open(const outlast_job *job, const outlast_options *options, outlast
  * is gone. Afterwards calls with the store and its handles return OUTLAST_CLOSED. */
 int outlast_close(outlast_store *store);
 /* Leaves the job: hands the replicas of this member over to other members, so that nothing is lost
- * even with a single replica, and ends the membership with all its stores. Call outlast_leave
- * afterwards to end the handle of the job. OUTLAST_TIMEOUT: the replicas are not handed over yet,
- * and this member is still part of the job; call again. OUTLAST_LOCKED: another member was leaving.
- * To end the whole job, use outlast_close and outlast_leave. */
+ * even with a single replica, and ends the membership with all its stores. Afterwards calls with
+ * the job and its stores return OUTLAST_CLOSED, outlast_close and outlast_leave included.
+ * OUTLAST_TIMEOUT: the replicas are not handed over yet, and this member is still part of the job;
+ * call again. OUTLAST_LOCKED: another member was leaving. To end the whole job, use outlast_close
+ * and outlast_leave. */
 int outlast_hand_over(const outlast_store *store, uint64_t milliseconds);
 
 /* Puts a value. When it returns 0, every replica holds the value. version may be NULL. */

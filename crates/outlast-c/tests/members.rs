@@ -93,6 +93,18 @@ fn c_programs_shrink_communicators_and_windows_after_a_death() {
 }
 
 #[test]
+fn a_member_in_c_hands_its_replicas_over_and_leaves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("hand_over");
+    compile("hand_over.c", &program);
+    let launch = Launch::new(2).program(&program).output(Output::Capture);
+    let outcome = launch.start().expect("started").wait(LIMIT);
+    let said: String = outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
+    assert!(outcome.survivors_ok(), "{outcome}{said}");
+    assert_eq!(outcome.stdout(MemberId(1)), "ok\n", "{said}");
+}
+
+#[test]
 fn bad_input_in_c_has_a_code_and_a_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("bad");

@@ -89,12 +89,12 @@ impl EngineArgs {
     }
 }
 
-/// The mpirun to use: the path in MPIRUN, or the mpirun that `cargo xtask mpi` has installed, or the
-/// mpirun on PATH.
+/// The mpirun to use: the path in MPIRUN, or the mpirun that `cargo xtask mpi` has installed, or
+/// the mpirun on PATH.
 pub(super) fn mpirun() -> PathBuf {
     let installed = || {
-        let checkout = outlast_mpi_sys::in_checkout();
-        let mpirun = checkout.parent()?.join("../bin/mpirun");
+        let libraries = outlast_mpi_sys::in_checkout().parent()?.to_path_buf();
+        let mpirun = libraries.join("../bin").canonicalize().ok()?.join("mpirun");
         mpirun.exists().then_some(mpirun)
     };
     let named = std::env::var_os("MPIRUN").filter(|path| !path.is_empty()).map(PathBuf::from);
