@@ -47,8 +47,8 @@
 //! `set` chooses holders, `code` computes parity, `stripe` is the content of a slot,
 //! `descriptor` that of the record, `arena` claims extents, `save` and `load` are the calls
 //! of their names, `heal` brings lost pieces back, `generation` has saves that count only when a
-//! further record says so, `regions` saves the memory of all members together. In the repository, docs/protected-windows.md
-//! has the steps, and what a survivor finds after a death in each.
+//! further record says so, `regions` saves the memory of all members together. In the repository,
+//! docs/protected-windows.md has the steps, and what a survivor finds after a death in each.
 //!
 //! # Callers and deaths
 //! Programs call it through [`Images`] and [`Regions`]. When a member dies, its

@@ -39,7 +39,7 @@ pub enum ProtectError {
         /// How long the call waited.
         limit: Duration,
     },
-    /// There is no such seat. Nothing was changed.
+    /// There is no seat of this number. Nothing was changed.
     #[error("there is no seat {seat} in a job of {seats} seats")]
     NoSuchSeat {
         /// The seat that was given.

@@ -20,7 +20,7 @@ pub enum Interval {
 }
 
 impl Interval {
-    /// Whether a save is due so long after the last one, if the last one took `save`.
+    /// Whether a save is due so long after the last save, if that save took `save`.
     pub(super) fn is_due(self, since: Duration, save: Duration) -> bool {
         match self {
             Interval::Always => true,

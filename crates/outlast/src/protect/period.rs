@@ -140,7 +140,7 @@ impl Period {
         self.run.job.start(Epoch::ANY, member, operation)
     }
 
-    /// Waits for an operation. One that is not answered in time goes to `late`.
+    /// Waits for an operation. If it is not answered in time it goes to `late`.
     pub(super) fn complete(&self, mut pending: Pending) -> ProtectResult<Done> {
         let job = &self.run.job;
         let limit = job.time_limit();

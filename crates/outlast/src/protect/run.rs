@@ -1,8 +1,8 @@
 //! Running the seats of a member: closures, their ends, and what all members agree on.
 //!
-//! All members, spares included, meet in agreements, in one order: one that says that all closures
-//! have ended or that a rollback begins, and one at the end of each rollback. A member without a
-//! seat waits in the first.
+//! All members, spares included, meet in agreements, in a fixed order: a first agreement says that
+//! all closures have ended or that a rollback begins, a second ends each rollback. A member without
+//! a seat waits in the first.
 
 use super::course::{Course, CourseRecord, Fault};
 use super::layout::{HIDDEN, LOCK};
@@ -69,6 +69,9 @@ enum Outcome<T> {
     Panicked(Box<dyn Any + Send>),
 }
 
+/// How the closures of a member ended, by their seats.
+type Outcomes<T> = Vec<(usize, Outcome<T>)>;
+
 /// Protects a program: every member calls it with equal options, and `body` is called once for each
 /// seat, by the member that holds it. There are as many seats as the job has regular members;
 /// spares wait in the call for a seat. Returns the results of the seats that ended at this member,
@@ -118,7 +121,7 @@ where
 }
 
 impl Run {
-    /// Opens a run with all living members; returns the dead among those that opened it.
+    /// Opens a run with all living members; returns the dead among its members.
     fn open(store: &Store, options: Protect) -> ProtectResult<(Arc<Run>, Vec<MemberId>)> {
         let job = store.job().clone();
         let images = Images::open(store, "seats", options.images())?;
@@ -300,7 +303,7 @@ impl Run {
         period: &Arc<Period>,
         loaded: Vec<Loaded>,
         body: &Arc<F>,
-    ) -> Vec<(usize, Outcome<T>)>
+    ) -> Outcomes<T>
     where
         T: Send + 'static,
         E: Display,
@@ -308,7 +311,7 @@ impl Run {
     {
         let mut loaded = loaded.into_iter();
         let Some(first) = loaded.next() else { return Vec::new() };
-        let outcomes: Arc<Mutex<Vec<(usize, Outcome<T>)>>> = Arc::default();
+        let outcomes: Arc<Mutex<Outcomes<T>>> = Arc::default();
         let mut activities = Vec::new();
         for own in loaded {
             let (period, body, outcomes) = (period.clone(), body.clone(), outcomes.clone());

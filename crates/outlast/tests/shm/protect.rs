@@ -4,7 +4,7 @@ use crate::members::{SEED, STEP, expect_ok_within, is_member, members, parameter
 use crate::reexecution::this_test;
 use crate::seat_bodies::{self, SEATS};
 use outlast::engine::Fault;
-use outlast::protect::{self, Protect, ProtectError, steps};
+use outlast::protect::{self, Protect, ProtectError, ProtectResult, Seat, steps};
 use outlast::{Job, JoinOptions, MemberId, failpoint};
 use outlast_check::seats::{Kind, Program};
 use std::time::Duration;
@@ -75,8 +75,7 @@ fn seat_promise_5_once() {
     run(this_test!(), 3, 0, |job, _| {
         let store = seat_bodies::open(job);
         let protect = seat_bodies::unaligned(seat_bodies::claim_bytes(100), 2);
-        let ended =
-            protect::run(&store, protect, |seat| seat_bodies::claim_unaligned(seat, 100, None));
+        let ended = protect::run(&store, protect, |seat| seat_bodies::claim_unaligned(seat, 100));
         ended.expect("ended");
         seat_bodies::end(job, &store);
     });
@@ -124,6 +123,36 @@ fn seat_promise_8_honest() {
     }
     let outcome = expect_ok_within(members(test, 6).start().expect("started"), LIMIT, test);
     assert_eq!(outcome.deaths().count(), 2);
+}
+
+/// In a member, runs a closure with seats of 256 bytes. Otherwise starts four members, of which so
+/// many die.
+fn run_four(test: &str, deaths: usize, body: fn(&Seat, &Job) -> ProtectResult<u64>) {
+    if is_member(test) {
+        let job = outlast::join().expect("a member");
+        let store = seat_bodies::open(&job);
+        let inside = job.clone();
+        let protect = seat_bodies::options(256, 1).gather(Duration::from_secs(10));
+        protect::run(&store, protect, move |seat| body(seat, &inside)).expect("ended");
+        return seat_bodies::end(&job, &store);
+    }
+    let outcome = expect_ok_within(members(test, 4).start().expect("started"), LIMIT, test);
+    assert_eq!(outcome.deaths().count(), deaths);
+}
+
+#[test]
+fn a_held_seat_is_saved_with_what_others_put_meanwhile() {
+    run_four(this_test!(), 1, seat_bodies::put_while_held);
+}
+
+#[test]
+fn a_lock_of_a_dead_holder_is_free_after_the_rollback() {
+    run_four(this_test!(), 1, seat_bodies::lock_of_the_dead);
+}
+
+#[test]
+fn bad_calls_are_refused_and_change_nothing() {
+    run_four(this_test!(), 0, |seat, _| seat_bodies::bad_calls(seat).map(|()| 0));
 }
 
 /// A member dies in each step by its name, and the program ends with the bytes of the oracle. In a

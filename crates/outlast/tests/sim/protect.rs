@@ -53,7 +53,7 @@ fn a_program_ends_with_the_bytes_of_the_oracle() {
     }
 }
 
-/// The same: a deterministic program ends with the same bytes, wherever members die or stop.
+/// A deterministic program ends with the bytes of the oracle, wherever members die or stop.
 #[test]
 fn seat_promise_4_the_same() {
     for seed in seeds(40) {
@@ -125,7 +125,7 @@ fn seat_promise_5_once() {
             let store = seat_bodies::open(&job);
             let protect = seat_bodies::unaligned(seat_bodies::claim_bytes(20), 2);
             let ended =
-                protect::run(&store, protect, |seat| seat_bodies::claim_unaligned(seat, 20, None));
+                protect::run(&store, protect, |seat| seat_bodies::claim_unaligned(seat, 20));
             ended.expect("ended");
             seat_bodies::end(&job, &store);
         });

@@ -112,7 +112,7 @@ pub(crate) fn run_program(
 /// Each seat takes tasks from a counter and comes to points of its own; points are not aligned. The
 /// state of a seat is the memory alone: each task adds 1 to its word, and what a seat has done is
 /// in a word of its own.
-pub(crate) fn claim_unaligned(seat: &Seat, tasks: u64, saved: Option<&str>) -> ProtectResult<u64> {
+pub(crate) fn claim_unaligned(seat: &Seat, tasks: u64) -> ProtectResult<u64> {
     let done_at = 8 + tasks * 8;
     let me = seat.number();
     let word = |at: u64| -> ProtectResult<u64> {
@@ -132,10 +132,7 @@ pub(crate) fn claim_unaligned(seat: &Seat, tasks: u64, saved: Option<&str>) -> P
         seat.accumulate(target, 8 + number * 8, Update::Sum, &[1u64])?;
         done += 1;
         seat.put(me, done_at, &done.to_le_bytes())?;
-        let point = seat.point(&done.to_le_bytes())?;
-        if let (Some(key), Point::Saved) = (saved, point) {
-            println!("{key} saved at {done}");
-        }
+        seat.point(&done.to_le_bytes())?;
     }
     seat.barrier()?;
     for number in (0..tasks).filter(|number| *number as usize % seat.seats() == me) {
