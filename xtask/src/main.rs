@@ -7,7 +7,7 @@ mod instructions;
 mod layers;
 mod mpi;
 mod mutants;
-mod redis;
+mod peers;
 mod soak;
 mod test;
 mod tidy;
@@ -52,7 +52,10 @@ cargo xtask TASK
                        command on the first of them (root); `outlast hosts` does it too
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
   fortran              installs Debian's gfortran (root), for the tests of the Fortran module
-  redis                unpacks Redis into target/redis, for `outlast bench put --peers redis`
+  peers                fetches the stores that `outlast bench put --peers` compares with: Redis,
+                       etcd, memcached and LMDB (Debian's packages, unpacked below target), and
+                       Hazelcast (Java 17 and Maven, installed by root if they are missing)
+  redis                unpacks Redis alone into target/redis
   help                 this text
 
 A step that fails, or that takes longer than its bound, ends the task with status 1. Nothing is
@@ -99,7 +102,8 @@ fn main() -> ExitCode {
         ["fortran"] => {
             debian::install("gfortran", "gfortran").map(|()| println!("gfortran is installed"))
         }
-        ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
+        ["peers"] => peers::install(),
+        ["redis"] => peers::install_redis().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

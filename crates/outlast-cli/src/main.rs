@@ -74,6 +74,8 @@ enum Command {
     #[command(hide = true)]
     FailureMember(bench::FailureMember),
     #[command(hide = true)]
+    PeerServer(bench::PeerServer),
+    #[command(hide = true)]
     SampleMember(sample::SampleMember),
     #[command(hide = true)]
     SnapshotBenchMember(bench::SnapshotBenchMember),
@@ -136,6 +138,7 @@ fn main() -> ExitCode {
         Command::Hosts(hosts) => hosts.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
+        Command::PeerServer(server) => server.execute(),
         Command::SampleMember(member) => member.execute(),
         Command::SnapshotBenchMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),

@@ -6,18 +6,20 @@
 //!
 //! | module | what is measured |
 //! |---|---|
-//! | [`store`] | puts and gets against memcpy, [`redis`] and the published way ([`ping`]) |
+//! | [`all`] | everything in turn, for a single report |
+//! | [`store`] | puts and gets against memcpy, other stores ([`peers`]) and the published way ([`ping`]) |
 //! | [`tx`] | transactions against puts |
 //! | [`detection`], [`failure`] | how fast deaths are known, puts go on, replicas are back |
 //! | [`snapshot`] | snapshots against dd |
 //! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]) |
 //! | [`sim`] | the speed of the simulator |
 
+mod all;
 mod detection;
 mod failure;
 mod openmpi;
+mod peers;
 mod ping;
-mod redis;
 mod sim;
 mod snapshot;
 mod store;
@@ -32,11 +34,12 @@ use crate::report::{print_table, say, write_json};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
 use outlast::launch::Outcome;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
+pub(crate) use peers::PeerServer;
 pub(crate) use snapshot::SnapshotBenchMember;
 pub(crate) use store::StoreBenchMember;
 pub(crate) use tx::TxBenchMember;
@@ -51,6 +54,7 @@ pub(crate) struct Bench {
 
 #[derive(Subcommand)]
 enum Benchmark {
+    All(all::AllBench),
     Detection(detection::DetectionBench),
     Failover(failure::FailoverBench),
     Get(store::GetBench),
@@ -65,6 +69,7 @@ enum Benchmark {
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
+            Benchmark::All(all) => all.execute(),
             Benchmark::Detection(detection) => detection.execute(),
             Benchmark::Failover(failover) => failover.execute(),
             Benchmark::Get(get) => get.execute(),
@@ -90,7 +95,7 @@ struct BenchArgs {
 }
 
 /// A measurement.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Row {
     what: String,
     engine: String,
@@ -140,6 +145,11 @@ struct BenchReport {
     results: Vec<Row>,
     machine: Machine,
     command: String,
+    /// What is compared, and the ratios to contenders.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    remarks: Vec<String>,
+    #[serde(skip_serializing_if = "<[(String, String)]>::is_empty")]
+    versions: Vec<(String, String)>,
 }
 
 /// An error with the members' messages, if a member failed that was not killed.
@@ -154,8 +164,20 @@ fn times(ratio: f64) -> String {
     if ratio < 0.095 { format!("{ratio:.4}x") } else { format!("{ratio:.2}x") }
 }
 
+/// What a page says besides the measurements.
+#[derive(Clone, Default)]
+struct Origin {
+    remarks: Vec<String>,
+    /// The contenders that are programs of others, with their versions.
+    versions: Vec<(String, String)>,
+}
+
 /// Prints the table and writes the JSON.
 fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
+    publish_with(args, results, &Origin::default())
+}
+
+fn publish_with(args: &BenchArgs, results: Vec<Row>, origin: &Origin) -> anyhow::Result<()> {
     let json = args.json.as_deref();
     let header = [
         "what",
@@ -165,6 +187,7 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
         "samples",
         "p50",
         "p99",
+        "p99.9",
         "max",
         "ratio",
         "steps/s",
@@ -184,6 +207,7 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
             row.samples.to_string(),
             time(row.p50_ns),
             time(row.p99_ns),
+            time(row.p999_ns),
             time(row.max_ns),
             row.ratio.map_or("".into(), times),
             row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
@@ -198,18 +222,19 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
         format_args!("{} cores, {}, Linux {}", machine.cores, machine.processor, machine.kernel),
     );
     if let Some(file) = &args.report {
-        file.write(&page(&results))?;
+        file.write(&page(&results, origin))?;
         say(json, format_args!("report: {}", file.path().display()));
     }
     if let Some(path) = json {
         let command = command_line();
-        write_json(path, &BenchReport { results, machine, command })?;
+        let Origin { remarks, versions } = origin.clone();
+        write_json(path, &BenchReport { results, machine, command, remarks, versions })?;
     }
     Ok(())
 }
 
 /// The measurements as a page: a figure and a table for each kind and size of call.
-fn page(results: &[Row]) -> Page {
+fn page(results: &[Row], origin: &Origin) -> Page {
     let mut kinds: Vec<&str> = results.iter().map(|row| row.what.as_str()).collect();
     kinds.dedup();
     let samples: usize = results.iter().map(|row| row.samples).sum();
@@ -248,7 +273,14 @@ fn page(results: &[Row]) -> Page {
         let figure = latencies(&title, &rows_of_figure);
         Section::new(title, "").figure(&figure).table(&table(&rows))
     };
-    groups.into_iter().map(section).fold(page, Page::section)
+    let page = groups.into_iter().map(section).fold(page, Page::section);
+    let page = match origin.remarks.is_empty() {
+        true => page,
+        false => {
+            page.section(Section::new("What is compared", "").text(&origin.remarks.join("\n\n")))
+        }
+    };
+    origin.versions.iter().fold(page, |page, (term, version)| page.origin(term, version))
 }
 
 fn table(rows: &[&Row]) -> Table {

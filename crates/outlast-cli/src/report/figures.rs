@@ -340,7 +340,8 @@ pub(crate) fn latencies(label: &str, rows: &[Latency]) -> String {
     }
     let legend = "<div class=\"legend\"><span><svg><circle cx=\"8\" cy=\"7\" r=\"6\" \
                   style=\"fill: var(--s5)\"/></svg>median</span><span><svg><line x1=\"1\" \
-                  x2=\"15\" y1=\"7\" y2=\"7\" class=\"span\" style=\"stroke: var(--s5)\"/></svg>to p99</span>\
+                  x2=\"15\" y1=\"7\" y2=\"7\" class=\"span\" \
+                  style=\"stroke: var(--s5)\"/></svg>to p99</span>\
                   <span><svg><line x1=\"0\" x2=\"11\" y1=\"7\" y2=\"7\" opacity=\"0.5\" \
                   style=\"stroke: var(--s5)\"/><circle cx=\"12\" cy=\"7\" r=\"3\" opacity=\"0.7\" \
                   style=\"fill: var(--s5)\"/></svg>to p99.9 and the longest</span></div>\n";
