@@ -106,7 +106,12 @@ struct Row {
     contender: String,
     pinned: bool,
     samples: usize,
+    /// The quartiles, for box plots.
+    #[serde(default)]
+    p25_ns: u64,
     p50_ns: u64,
+    #[serde(default)]
+    p75_ns: u64,
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
@@ -132,8 +137,9 @@ impl Row {
             samples_ns.get(rank).copied().unwrap_or(0)
         };
         self.samples = samples_ns.len();
-        (self.p50_ns, self.p99_ns, self.p999_ns) =
-            (percentile(500), percentile(990), percentile(999));
+        (self.p25_ns, self.p50_ns, self.p75_ns) =
+            (percentile(250), percentile(500), percentile(750));
+        (self.p99_ns, self.p999_ns) = (percentile(990), percentile(999));
         self.max_ns = samples_ns.last().copied().unwrap_or(0);
         self
     }
@@ -256,12 +262,14 @@ fn page(results: &[Row], origin: &Origin) -> Page {
         }
     }
     let section = |(title, rows): (String, Vec<&Row>)| {
-        let are_alike = rows.iter().all(|row| row.members == rows[0].members);
+        let is_repeated = |name: &str| rows.iter().filter(|row| row.contender == name).count() > 1;
         let latency = |(colour, row): (usize, &&Row)| Latency {
-            name: match are_alike {
-                true => row.contender.clone(),
-                false => format!("{}, {} members", row.contender, row.members),
+            name: match is_repeated(&row.contender) {
+                true => format!("{}, {} members", row.contender, row.members),
+                false => row.contender.clone(),
             },
+            p25: row.p25_ns as f64,
+            p75: row.p75_ns as f64,
             p50: row.p50_ns as f64,
             p99: row.p99_ns as f64,
             p999: row.p999_ns as f64,
@@ -292,7 +300,9 @@ fn table(rows: &[&Row]) -> Table {
             "members",
             "replicas",
             "samples",
+            "p25",
             "p50",
+            "p75",
             "p99",
             "p99.9",
             "max",
@@ -307,17 +317,19 @@ fn table(rows: &[&Row]) -> Table {
             row.members.to_string(),
             row.replicas.map_or("".into(), |replicas| replicas.to_string()),
             row.samples.to_string(),
+            of(row.p25_ns),
             of(row.p50_ns),
+            of(row.p75_ns),
             of(row.p99_ns),
             of(row.p999_ns),
             of(row.max_ns),
             row.ratio.map_or("".into(), times),
         ];
         if let Some(steps) = row.steps_per_s {
-            cells[9] = format!("{steps} steps/s");
+            cells[11] = format!("{steps} steps/s");
         }
         if let Some(hung) = row.hung {
-            cells[9] = format!("{hung} hung");
+            cells[11] = format!("{hung} hung");
         }
         table.rows.push(cells);
     }
@@ -341,6 +353,7 @@ mod tests {
     fn percentiles_are_samples() {
         let row = Row::default().with_samples((1..=1000).rev().collect());
         assert_eq!((row.p50_ns, row.p99_ns, row.p999_ns, row.max_ns), (500, 990, 999, 1000));
+        assert_eq!((row.p25_ns, row.p75_ns), (250, 750));
         let row = Row::default().with_samples(vec![7]);
         assert_eq!((row.p50_ns, row.p99_ns, row.samples), (7, 7, 1));
         assert_eq!(Row::default().with_samples(vec![]).p50_ns, 0);

@@ -357,7 +357,14 @@ fn run(
         rows[index].floor_ns = Some(floor);
     }
     for row in &mut rows {
-        for field in [&mut row.p50_ns, &mut row.p99_ns, &mut row.p999_ns, &mut row.max_ns] {
+        for field in [
+            &mut row.p25_ns,
+            &mut row.p50_ns,
+            &mut row.p75_ns,
+            &mut row.p99_ns,
+            &mut row.p999_ns,
+            &mut row.max_ns,
+        ] {
             *field = field.div_ceil(10);
         }
         row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
