@@ -8,7 +8,7 @@ mod instructions;
 mod layers;
 mod mpi;
 mod mutants;
-mod redis;
+mod peers;
 mod soak;
 mod test;
 mod tidy;
@@ -59,7 +59,10 @@ cargo xtask TASK
   mpi-shim             compiles the plug-in through which Outlast calls MPI, with that Open MPI or
                        with the mpicc in PATH; `mpi` does it, too
   fortran              installs Debian's gfortran (root), for the tests of the Fortran module
-  redis                unpacks Redis into target/redis, for `outlast bench put --peers redis`
+  peers                fetches the stores that `outlast bench put --peers` compares with: Redis,
+                       etcd, memcached and LMDB (Debian's packages, unpacked below target), and
+                       Hazelcast (Java 17 and Maven, installed by root if they are missing)
+  redis                unpacks Redis alone into target/redis
   help                 this text
 
 A step that fails, or that takes longer than its bound, ends the task with status 1. Nothing is
@@ -116,7 +119,8 @@ fn main() -> ExitCode {
         ["fortran"] => {
             debian::install("gfortran", "gfortran").map(|()| println!("gfortran is installed"))
         }
-        ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
+        ["peers"] => peers::install(),
+        ["redis"] => peers::install_redis().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

@@ -81,6 +81,8 @@ enum Command {
     #[command(hide = true)]
     Pages(pages::Pages),
     #[command(hide = true)]
+    PeerServer(bench::PeerServer),
+    #[command(hide = true)]
     SampleMember(sample::SampleMember),
     #[command(hide = true)]
     SnapshotBenchMember(bench::SnapshotBenchMember),
@@ -145,6 +147,7 @@ fn main() -> ExitCode {
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
         Command::Pages(pages) => pages.execute(),
+        Command::PeerServer(server) => server.execute(),
         Command::SampleMember(member) => member.execute(),
         Command::SnapshotBenchMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),

@@ -6,7 +6,8 @@
 //!
 //! | module | what is measured |
 //! |---|---|
-//! | [`store`] | puts and gets against memcpy, [`redis`] and the published way ([`ping`]) |
+//! | [`all`] | everything in turn, for a single report |
+//! | [`store`] | puts and gets against memcpy, other stores ([`peers`]) and the published way ([`ping`]) |
 //! | [`tx`] | transactions against puts |
 //! | [`detection`], [`failure`] | how fast deaths are known, puts go on, replicas are back |
 //! | [`snapshot`] | snapshots against dd |
@@ -14,11 +15,12 @@
 //! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]) |
 //! | [`sim`] | the speed of the simulator |
 
+mod all;
 mod detection;
 mod failure;
 mod openmpi;
+mod peers;
 mod ping;
-mod redis;
 mod sim;
 mod snapshot;
 mod store;
@@ -34,11 +36,12 @@ use crate::report::{print_table, say, write_json};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
 use outlast::launch::Outcome;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
+pub(crate) use peers::PeerServer;
 pub(crate) use snapshot::SnapshotBenchMember;
 pub(crate) use store::StoreBenchMember;
 pub(crate) use tx::TxBenchMember;
@@ -53,6 +56,7 @@ pub(crate) struct Bench {
 
 #[derive(Subcommand)]
 enum Benchmark {
+    All(all::AllBench),
     Detection(detection::DetectionBench),
     Failover(failure::FailoverBench),
     Get(store::GetBench),
@@ -68,6 +72,7 @@ enum Benchmark {
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         match self.what {
+            Benchmark::All(all) => all.execute(),
             Benchmark::Detection(detection) => detection.execute(),
             Benchmark::Failover(failover) => failover.execute(),
             Benchmark::Get(get) => get.execute(),
@@ -94,7 +99,7 @@ struct BenchArgs {
 }
 
 /// A measurement.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Row {
     what: String,
     engine: String,
@@ -105,7 +110,12 @@ struct Row {
     contender: String,
     pinned: bool,
     samples: usize,
+    /// The quartiles, for box plots.
+    #[serde(default)]
+    p25_ns: u64,
     p50_ns: u64,
+    #[serde(default)]
+    p75_ns: u64,
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
@@ -131,8 +141,9 @@ impl Row {
             samples_ns.get(rank).copied().unwrap_or(0)
         };
         self.samples = samples_ns.len();
-        (self.p50_ns, self.p99_ns, self.p999_ns) =
-            (percentile(500), percentile(990), percentile(999));
+        (self.p25_ns, self.p50_ns, self.p75_ns) =
+            (percentile(250), percentile(500), percentile(750));
+        (self.p99_ns, self.p999_ns) = (percentile(990), percentile(999));
         self.max_ns = samples_ns.last().copied().unwrap_or(0);
         self
     }
@@ -144,6 +155,11 @@ struct BenchReport {
     results: Vec<Row>,
     machine: Machine,
     command: String,
+    /// What is compared, and the ratios to contenders.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    remarks: Vec<String>,
+    #[serde(skip_serializing_if = "<[(String, String)]>::is_empty")]
+    versions: Vec<(String, String)>,
 }
 
 /// An error with the members' messages, if a member failed that was not killed.
@@ -158,8 +174,20 @@ fn times(ratio: f64) -> String {
     if ratio < 0.095 { format!("{ratio:.4}x") } else { format!("{ratio:.2}x") }
 }
 
+/// What a page says besides the measurements.
+#[derive(Clone, Default)]
+struct Origin {
+    remarks: Vec<String>,
+    /// The contenders that are programs of others, with their versions.
+    versions: Vec<(String, String)>,
+}
+
 /// Prints the table and writes the JSON.
 fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
+    publish_with(args, results, &Origin::default())
+}
+
+fn publish_with(args: &BenchArgs, results: Vec<Row>, origin: &Origin) -> anyhow::Result<()> {
     let json = args.json.as_deref();
     let header = [
         "what",
@@ -169,6 +197,7 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
         "samples",
         "p50",
         "p99",
+        "p99.9",
         "max",
         "ratio",
         "steps/s",
@@ -188,6 +217,7 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
             row.samples.to_string(),
             time(row.p50_ns),
             time(row.p99_ns),
+            time(row.p999_ns),
             time(row.max_ns),
             row.ratio.map_or("".into(), times),
             row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
@@ -202,18 +232,19 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
         format_args!("{} cores, {}, Linux {}", machine.cores, machine.processor, machine.kernel),
     );
     if let Some(file) = &args.report {
-        file.write(&page(&results))?;
+        file.write(&page(&results, origin))?;
         say(json, format_args!("report: {}", file.path().display()));
     }
     if let Some(path) = json {
         let command = command_line();
-        write_json(path, &BenchReport { results, machine, command })?;
+        let Origin { remarks, versions } = origin.clone();
+        write_json(path, &BenchReport { results, machine, command, remarks, versions })?;
     }
     Ok(())
 }
 
 /// The measurements as a page: a figure and a table for each kind and size of call.
-fn page(results: &[Row]) -> Page {
+fn page(results: &[Row], origin: &Origin) -> Page {
     let mut kinds: Vec<&str> = results.iter().map(|row| row.what.as_str()).collect();
     kinds.dedup();
     let samples: usize = results.iter().map(|row| row.samples).sum();
@@ -235,12 +266,14 @@ fn page(results: &[Row]) -> Page {
         }
     }
     let section = |(title, rows): (String, Vec<&Row>)| {
-        let are_alike = rows.iter().all(|row| row.members == rows[0].members);
+        let is_repeated = |name: &str| rows.iter().filter(|row| row.contender == name).count() > 1;
         let latency = |(colour, row): (usize, &&Row)| Latency {
-            name: match are_alike {
-                true => row.contender.clone(),
-                false => format!("{}, {} members", row.contender, row.members),
+            name: match is_repeated(&row.contender) {
+                true => format!("{}, {} members", row.contender, row.members),
+                false => row.contender.clone(),
             },
+            p25: row.p25_ns as f64,
+            p75: row.p75_ns as f64,
             p50: row.p50_ns as f64,
             p99: row.p99_ns as f64,
             p999: row.p999_ns as f64,
@@ -252,7 +285,14 @@ fn page(results: &[Row]) -> Page {
         let figure = latencies(&title, &rows_of_figure);
         Section::new(title, "").figure(&figure).table(&table(&rows))
     };
-    groups.into_iter().map(section).fold(page, Page::section)
+    let page = groups.into_iter().map(section).fold(page, Page::section);
+    let page = match origin.remarks.is_empty() {
+        true => page,
+        false => {
+            page.section(Section::new("What is compared", "").text(&origin.remarks.join("\n\n")))
+        }
+    };
+    origin.versions.iter().fold(page, |page, (term, version)| page.origin(term, version))
 }
 
 fn table(rows: &[&Row]) -> Table {
@@ -264,7 +304,9 @@ fn table(rows: &[&Row]) -> Table {
             "members",
             "replicas",
             "samples",
+            "p25",
             "p50",
+            "p75",
             "p99",
             "p99.9",
             "max",
@@ -279,17 +321,19 @@ fn table(rows: &[&Row]) -> Table {
             row.members.to_string(),
             row.replicas.map_or("".into(), |replicas| replicas.to_string()),
             row.samples.to_string(),
+            of(row.p25_ns),
             of(row.p50_ns),
+            of(row.p75_ns),
             of(row.p99_ns),
             of(row.p999_ns),
             of(row.max_ns),
             row.ratio.map_or("".into(), times),
         ];
         if let Some(steps) = row.steps_per_s {
-            cells[9] = format!("{steps} steps/s");
+            cells[11] = format!("{steps} steps/s");
         }
         if let Some(hung) = row.hung {
-            cells[9] = format!("{hung} hung");
+            cells[11] = format!("{hung} hung");
         }
         table.rows.push(cells);
     }
@@ -313,6 +357,7 @@ mod tests {
     fn percentiles_are_samples() {
         let row = Row::default().with_samples((1..=1000).rev().collect());
         assert_eq!((row.p50_ns, row.p99_ns, row.p999_ns, row.max_ns), (500, 990, 999, 1000));
+        assert_eq!((row.p25_ns, row.p75_ns), (250, 750));
         let row = Row::default().with_samples(vec![7]);
         assert_eq!((row.p50_ns, row.p99_ns, row.samples), (7, 7, 1));
         assert_eq!(Row::default().with_samples(vec![]).p50_ns, 0);

@@ -27,7 +27,10 @@ pub(crate) struct Series {
 /// A contender of a figure of latencies, in nanoseconds.
 pub(crate) struct Latency {
     pub(crate) name: String,
+    /// The quartiles and the median.
+    pub(crate) p25: f64,
     pub(crate) p50: f64,
+    pub(crate) p75: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
     pub(crate) max: f64,
@@ -274,7 +277,7 @@ pub(super) fn cross_mark(at: f64, y: f64) -> String {
 /// Latencies on a logarithmic axis: a row for each contender, with its name above it.
 pub(crate) fn latencies(label: &str, rows: &[Latency]) -> String {
     const ROW: f64 = 46.0;
-    let all = rows.iter().flat_map(|row| [row.p50, row.p99, row.p999, row.max]);
+    let all = rows.iter().flat_map(|row| [row.p25, row.p50, row.p99, row.p999, row.max]);
     let positive = all.filter(|value| *value > 0.0 && value.is_finite());
     let (low, high) =
         positive.fold((f64::INFINITY, 0f64), |(low, high), v| (low.min(v), high.max(v)));
@@ -303,14 +306,17 @@ pub(crate) fn latencies(label: &str, rows: &[Latency]) -> String {
         let remark =
             if row.remark.is_empty() { String::new() } else { format!("  ({})", row.remark) };
         let values = format!(
-            "{}\np50 {}\np99 {}\np99.9 {}\nmax {}",
+            "{}\np25 {}\np50 {}\np75 {}\np99 {}\np99.9 {}\nmax {}",
             row.name,
+            time(row.p25),
             time(row.p50),
+            time(row.p75),
             time(row.p99),
             time(row.p999),
             time(row.max)
         );
-        let [p50, p99, p999, max] = [row.p50, row.p99, row.p999, row.max].map(|ns| x(ns) * 100.0);
+        let [p25, p50, p75] = [row.p25, row.p50, row.p75].map(|ns| x(ns) * 100.0);
+        let [p99, p999, max] = [row.p99, row.p999, row.max].map(|ns| x(ns) * 100.0);
         let _ = write!(
             svg,
             "<g data-tip=\"{}\"><text class=\"value\" x=\"0\" y=\"{top}\">{}</text>\
@@ -322,25 +328,31 @@ pub(crate) fn latencies(label: &str, rows: &[Latency]) -> String {
             ROW * index as f64
         );
         if row.p50 > 0.0 {
+            let (top, width) = (y - 7.0, (p75 - p25).max(0.2));
             let _ = write!(
                 svg,
-                "<line x1=\"{p50:.3}%\" x2=\"{max:.3}%\" y1=\"{y}\" y2=\"{y}\" \
-                 style=\"stroke: {colour}\" stroke-width=\"1.5\" opacity=\"0.45\"/>\
-                 <line class=\"span\" x1=\"{p50:.3}%\" x2=\"{p99:.3}%\" y1=\"{y}\" y2=\"{y}\" \
-                 style=\"stroke: {colour}\"/>\
-                 <circle class=\"dot\" cx=\"{max:.3}%\" cy=\"{y}\" r=\"3\" \
-                 style=\"fill: {colour}\" opacity=\"0.55\"/>\
-                 <circle class=\"dot\" cx=\"{p999:.3}%\" cy=\"{y}\" r=\"3.5\" \
-                 style=\"fill: {colour}\" opacity=\"0.7\"/>\
-                 <circle class=\"dot\" cx=\"{p50:.3}%\" cy=\"{y}\" r=\"6.5\" \
-                 style=\"fill: {colour}\"/>"
+                "<g style=\"stroke: {colour}; fill: {colour}\">\
+                 <line x1=\"{p75:.3}%\" x2=\"{max:.3}%\" y1=\"{y}\" y2=\"{y}\" \
+                 stroke-width=\"1.5\" opacity=\"0.45\"/>\
+                 <line class=\"span\" x1=\"{p75:.3}%\" x2=\"{p99:.3}%\" y1=\"{y}\" y2=\"{y}\"/>\
+                 <rect class=\"box\" x=\"{p25:.3}%\" y=\"{top}\" width=\"{width:.3}%\" \
+                 height=\"14\" rx=\"2\"/>\
+                 <line x1=\"{p50:.3}%\" x2=\"{p50:.3}%\" y1=\"{}\" y2=\"{}\" \
+                 stroke-width=\"4\"/>\
+                 <circle cx=\"{p999:.3}%\" cy=\"{y}\" r=\"3.5\" opacity=\"0.7\"/>\
+                 <circle cx=\"{max:.3}%\" cy=\"{y}\" r=\"2.5\" opacity=\"0.55\"/></g>",
+                y - 9.0,
+                y + 9.0
             );
         }
         svg.push_str("</g>\n");
     }
-    let legend = "<div class=\"legend\"><span><svg><circle cx=\"8\" cy=\"7\" r=\"6\" \
-                  style=\"fill: var(--s5)\"/></svg>median</span><span><svg><line x1=\"1\" \
-                  x2=\"15\" y1=\"7\" y2=\"7\" class=\"span\" style=\"stroke: var(--s5)\"/></svg>to p99</span>\
+    let legend = "<div class=\"legend\"><span><svg style=\"stroke: var(--s5); fill: var(--s5)\">\
+                  <rect class=\"box\" y=\"2\" width=\"16\" height=\"10\" rx=\"2\"/>\
+                  <line x1=\"8\" x2=\"8\" y1=\"0\" y2=\"14\" stroke-width=\"3\"/></svg>\
+                  median and quartiles</span><span><svg><line x1=\"1\" \
+                  x2=\"15\" y1=\"7\" y2=\"7\" class=\"span\" \
+                  style=\"stroke: var(--s5)\"/></svg>to p99</span>\
                   <span><svg><line x1=\"0\" x2=\"11\" y1=\"7\" y2=\"7\" opacity=\"0.5\" \
                   style=\"stroke: var(--s5)\"/><circle cx=\"12\" cy=\"7\" r=\"3\" opacity=\"0.7\" \
                   style=\"fill: var(--s5)\"/></svg>to p99.9 and the longest</span></div>\n";
@@ -454,7 +466,9 @@ mod tests {
         for ns in [0.0, 1.0, 5.0, 1e12] {
             let row = Latency {
                 name: "<put>".into(),
+                p25: ns / 2.0,
                 p50: ns,
+                p75: ns,
                 p99: ns,
                 p999: ns,
                 max: ns * 2.0,
