@@ -73,7 +73,7 @@ impl Tasks {
         let session = agree_on_session(store, &options)?;
         let keys = Keys::new(session);
         let board = Boards::reserve(job).map_err(StoreError::Engine)?;
-        let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false };
+        let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false, is_clean: false };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
         let infos = wait_for_all(store, &keys, |_| true)?;
         let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board)).collect();
@@ -298,11 +298,29 @@ impl Tasks {
         shared.wait_for_activity(job);
         let info = WorkerInfo { is_closing: true, ..shared.info() };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
-        // From here on no member puts a key of this session.
+        // From here on no member puts a task or progress of this session.
         wait_for_all(store, keys, |info| info.is_closing)?;
+        self.delete_own();
+        tell_clean(store, keys, &info)?;
         let result = end_session(store, keys, shared.session);
         boards.release();
         result
+    }
+}
+
+impl Tasks {
+    /// Deletes what is in the own slots, so that members delete side by side. What is left, such as
+    /// the slots of the dead, is deleted by the lowest living member.
+    fn delete_own(&self) {
+        let worker = &self.worker;
+        let mut slots = worker.slots.borrow_mut();
+        let mut own = slots.free(|_| true);
+        for slot in 0..slots.len() {
+            own.extend(slots.replaced(slot));
+            own.push(worker.keys.slot(worker.me, slot));
+        }
+        drop(slots);
+        worker.delete(own);
     }
 }
 
@@ -408,6 +426,20 @@ fn wait_for_all(
     }
 }
 
+/// Tells that this member has deleted its own slots, unless the session has ended without it: its
+/// key must not come up again.
+fn tell_clean(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> {
+    let key = keys.worker(store.me().0);
+    let bytes = encode(&WorkerInfo { is_clean: true, ..info.clone() });
+    retry(store.job(), || {
+        let Some(before) = store.get(&key)? else { return Ok(()) };
+        match store.put_if(&key, &bytes, Expect::Version(before.version())) {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    })
+}
+
 /// Deletes all keys of a session, the session's own last. The lowest living member does it; if it
 /// dies, the next one.
 fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
@@ -423,6 +455,11 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         }
         let lowest = job.view().living().next().unwrap_or(job.me());
         if lowest == job.me() {
+            match wait_for_all(store, keys, |info| info.is_clean) {
+                // Without a member that is stopped or was slow the rest is deleted all the same.
+                Ok(_) | Err(Error::Store(StoreError::Timeout { .. })) => {}
+                Err(error) => return Err(error),
+            }
             retry(job, || {
                 for key in store.scan(keys.prefix())? {
                     store.delete(&key)?;
@@ -443,7 +480,7 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
             let limit = job.time_limit();
             return Err(Error::Store(StoreError::Timeout { member: lowest, limit }));
         }
-        job.park(bell, deadline.min(job.now().after(Duration::from_millis(20))));
+        job.park(bell, deadline.min(job.now().after(Duration::from_millis(100))));
     }
 }
 
