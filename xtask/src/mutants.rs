@@ -71,13 +71,13 @@ pub(crate) const MUTANTS: [(&str, &str); 46] = [
 /// that catches it. `cargo xtask tidy` compares the names with the runtime's.
 pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 18] = [
     ("claim-unconditional", "claim a task without a condition", "trees::trees_outlast"),
-    ("complete-unconditional", "put a result without a condition", "schedules::a_late_holder"),
+    ("complete-unconditional", "put a result without a condition", "schedules::a_late_result"),
     ("reopen-skips-heir", "leave the tasks of the dead held", "schedules::the_heir_opens"),
     ("heir-asked-once", "look after the first dead alone", "schedules::the_heir_opens"),
     ("no-walk-down", "look at the awaited task alone", "schedules::a_worker_that_waits"),
     ("waiter-does-not-reopen", "leave a held task to its heir", "schedules::an_heir_that"),
     ("past-forgotten", "forget a past holder", "trees::trees_outlast"),
-    ("generation-ignored", "take a slot's next task for its last", "schedules::a_late_holder"),
+    ("generation-ignored", "take a slot's last task for its next", "schedules::a_claim_without"),
     ("slot-reused-early", "use a slot before it is covered", "trees::trees_outlast"),
     ("left-under-right", "save a left half as the right one", "schedules::a_left_half"),
     ("no-bottom-rule", "wait for old children on a stack", "schedules::a_task_with_unfinished"),

@@ -1,5 +1,5 @@
-//! `outlast tasks` on shm and under the simulator: the answer is right whatever members die, and the
-//! report says what happened.
+//! `outlast tasks` on shm and under the simulator: the answer is right whatever members die, and
+//! the report says what happened.
 
 mod common;
 
@@ -95,7 +95,7 @@ fn simulated_members_give_the_answer_with_deaths_and_stops() {
     for seed in 0..6u32 {
         let seed = seed.to_string();
         let sim = ["--engine", "sim", "--members", "5", "--kills", "2", "--stops", "1"];
-        let (run, report) = tasks(&[&["random", "--seed", &seed], &sim[..]].concat());
+        let (run, report) = tasks(&[&["random", "--n", "9", "--seed", &seed], &sim[..]].concat());
         assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
     }
 }

@@ -80,7 +80,7 @@ impl Tasks {
             return Err(Error::Differs { what });
         }
         let board = Boards::reserve(job).map_err(StoreError::Engine)?;
-        let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false };
+        let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false, is_clean: false };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
         let refused = || match get_answered(store, &keys.refusal())? {
             Some(what) => Err(Error::Differs { what: String::from_utf8_lossy(&what).into_owned() }),
@@ -321,11 +321,29 @@ impl Tasks {
         shared.wait_for_activity(job);
         let info = WorkerInfo { is_closing: true, ..shared.info() };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
-        // From here on no member puts a key of this session.
+        // From here on no member puts a task or progress of this session.
         wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
+        self.delete_own();
+        tell_clean(store, keys, &info)?;
         let result = end_session(store, keys, shared.session);
         boards.release();
         result
+    }
+}
+
+impl Tasks {
+    /// Deletes what is in the own slots, so that members delete side by side. What is left, such as
+    /// the slots of the dead, is deleted by the lowest living member.
+    fn delete_own(&self) {
+        let worker = &self.worker;
+        let mut slots = worker.slots.borrow_mut();
+        let mut own = slots.free(|_| true);
+        for slot in 0..slots.len() {
+            own.extend(slots.replaced(slot));
+            own.push(worker.keys.slot(worker.me, slot));
+        }
+        drop(slots);
+        worker.delete(own);
     }
 }
 
@@ -398,7 +416,7 @@ fn agree_on_session(store: &Store, options: &Options) -> Result<(u64, Option<Str
 /// session before all living members have heard of it: a member that does so waits for the others,
 /// and a member that comes late finds the refusal.
 fn retreat(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
-    let info = WorkerInfo { board: 0, slots: 0, run: 0, is_closing: true };
+    let info = WorkerInfo { board: 0, slots: 0, run: 0, is_closing: true, is_clean: true };
     put_answered(store, &keys.worker(store.me().0), &encode(&info))?;
     wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
     end_session(store, keys, session)
@@ -445,6 +463,20 @@ fn wait_for_all(
     }
 }
 
+/// Tells that this member has deleted its own slots, unless the session has ended without it: its
+/// key must not come up again.
+fn tell_clean(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> {
+    let key = keys.worker(store.me().0);
+    let bytes = encode(&WorkerInfo { is_clean: true, ..info.clone() });
+    retry(store.job(), || {
+        let Some(before) = store.get(&key)? else { return Ok(()) };
+        match store.put_if(&key, &bytes, Expect::Version(before.version())) {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    })
+}
+
 /// Deletes all keys of a session, the session's own last. The lowest living member does it; if it
 /// dies, the next one.
 fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
@@ -460,6 +492,11 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         }
         let lowest = job.view().living().next().unwrap_or(job.me());
         if lowest == job.me() {
+            match wait_for_all(store, keys, |info| info.is_clean, || Ok(())) {
+                // Without a member that is stopped or was slow the rest is deleted all the same.
+                Ok(_) | Err(Error::Store(StoreError::Timeout { .. })) => {}
+                Err(error) => return Err(error),
+            }
             retry(job, || {
                 for key in store.scan(keys.prefix())? {
                     store.delete(&key)?;
@@ -480,7 +517,7 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
             let limit = job.time_limit();
             return Err(Error::Store(StoreError::Timeout { member: lowest, limit }));
         }
-        job.park(bell, deadline.min(job.now().after(Duration::from_millis(20))));
+        job.park(bell, deadline.min(job.now().after(Duration::from_millis(100))));
     }
 }
 

@@ -485,7 +485,7 @@ impl Worker {
         self.cost.set((average * 15 + cost) / 16 + 1);
         if let Beat::Price(price) = self.options.beat {
             let pause = ((cost as f64 / price) as u64).clamp(BEAT_NS.0, BEAT_NS.1);
-            self.due.set(self.due.get().max(now) + pause);
+            self.due.set(self.due.get().max(now).saturating_add(pause));
         }
         self.set_beat(now);
         result

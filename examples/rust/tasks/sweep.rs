@@ -1,5 +1,5 @@
-//! A parameter sweep: for each of many parameters a loop of many steps, and of all results the best.
-//! Each loop saves its state now and then, so that a death repeats a part of a loop only. The
+//! A parameter sweep: for each of many parameters a loop of many steps, and of all results the
+//! best. Each loop saves its state now and then, so that a death repeats a part of a loop only. The
 //! result is, bit for bit, that of a run without deaths.
 //!
 //! Run it with `cargo run --release --example sweep -p outlast-tasks`.

@@ -164,6 +164,11 @@ enum Part {
     /// Waits with a saved left half until its worker is killed.
     SavesLeft,
     KillsWaiter,
+    /// Uses the slot of an unwanted task again while the worker of that task still runs it.
+    Reuses,
+    WaitsFor(String),
+    Unwanted,
+    New,
     /// Runs its right half in place, whose child lives on elsewhere when the worker dies.
     Below,
     BelowB,
@@ -368,6 +373,38 @@ impl Task for Part {
                 die(cx, "walk c", 1);
                 100
             }
+            Part::Reuses => {
+                let left = |cx: &mut Cx<'_>| {
+                    cx.scope(|s| {
+                        let _unwanted = s.spawn(Part::Unwanted);
+                        s.join(Part::WaitsFor("unwanted".to_string()), Part::Nothing);
+                    });
+                    1u64
+                };
+                // The wait for the right half saves the left half, which frees the slots inside it.
+                let (a, b) = cx.join_with(left, Part::Marks("long".to_string(), 400));
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "new");
+                    10u64
+                };
+                let (c, d) = cx.join_with(left, Part::New);
+                a + b + c + d
+            }
+            Part::WaitsFor(name) => {
+                wait_for(cx, &name);
+                0
+            }
+            Part::Unwanted => {
+                mark(cx, "unwanted");
+                wait_for(cx, "new");
+                999
+            }
+            Part::New => {
+                let _alone = Alone::begin("new alone", cx);
+                mark(cx, "new");
+                cx.work(Duration::from_millis(300));
+                100
+            }
             Part::Below => {
                 // The first fork of a run is shared at once; the fork that matters comes later.
                 for _ in 0..4 {
@@ -465,6 +502,14 @@ fn what_lives_below_a_right_half_that_ran_in_place_is_not_run_twice() {
         let options = || often().beat_forks(3);
         run(&sim(5, seed), options, Part::Below, |_, output| assert_eq!(output, Ok(111)));
         assert_eq!(starts("below c alone"), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_late_result_does_not_replace_the_next_task_of_its_slot() {
+    for seed in seeds(0..12) {
+        run(&sim(4, seed), often, Part::Reuses, |_, output| assert_eq!(output, Ok(112)));
+        assert_eq!(starts("new alone"), 1, "seed {seed}");
     }
 }
 
