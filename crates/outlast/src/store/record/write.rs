@@ -383,7 +383,10 @@ impl<'a> RecordOp<'a> {
         if predecessor.word == 0
             && let Err(error) = self.make_record(config, key, &mut predecessor)
         {
-            store.record_tombstone(key.key, 0);
+            // A call that waits for blocks comes back (`RecordState::run_call`).
+            if !matches!(error, OpError::Needs(..)) {
+                store.record_tombstone(key.key, 0);
+            }
             return Err(error);
         }
         // The floor is loaded after the record was found: a removal before that had raised the
@@ -429,7 +432,8 @@ impl<'a> RecordOp<'a> {
                     cached.forget();
                 }
                 self.keep_unused(config, &new_version);
-                if result.is_err() && predecessor.block.is_none() {
+                let is_over = !matches!(result, Ok(_) | Err(OpError::Needs(..)));
+                if is_over && predecessor.block.is_none() {
                     // The record may stay empty, and is then removed like a tombstone.
                     store.record_tombstone(key.key, 0);
                 }
@@ -496,6 +500,8 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         block: &Block,
     ) -> OpResult<Option<Version>> {
+        // Its number must stay, by which helpers report the outcome.
+        self.stay();
         let mut budget = RetryBudget::default();
         loop {
             self.renew();

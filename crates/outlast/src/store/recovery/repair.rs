@@ -213,9 +213,9 @@ impl RecoveryState {
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
                 // If the view has changed, the list is made again. Otherwise another member was
                 // faster, or a transaction or a freeze is in the way.
-                Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => {
-                    repair.left.push_back(Work::new(work.partition))
-                }
+                Err(
+                    OpError::Again | OpError::Needs(..) | OpError::Blocked(_) | OpError::Frozen,
+                ) => repair.left.push_back(Work::new(work.partition)),
                 // A lost partition and a closed store have nothing to repair. After any other
                 // failure, for example of a replica that does not answer, the partition is tried
                 // again.
