@@ -60,6 +60,9 @@ pub(in crate::store) enum Change<'a> {
     /// The current value, with this member as the owner of the key.
     Adopt(Vec<u8>),
     Delete,
+    /// Deletes the key and leaves a mark of 8 bytes in the tombstone, which stays until the key is
+    /// put again.
+    Bury(u64),
     Nothing,
 }
 
@@ -229,11 +232,14 @@ impl<'a> RecordOp<'a> {
                 Kind::Plain => (offset, block),
                 _ => self.free_of_transactions(key, primary, offset, &block)?,
             };
-            current = Some(CurrentVersion { version: block.version() });
-            owner = block.owner;
-            if needs_value {
-                buffer.resize(block.len as usize, 0);
-                self.get_value(key.key, primary, offset, &block, &mut buffer)?;
+            // An aborted transaction may have locked a key that did not exist.
+            if !block.is_deleted {
+                current = Some(CurrentVersion { version: block.version() });
+                owner = block.owner;
+                if needs_value {
+                    buffer.resize(block.len as usize, 0);
+                    self.get_value(key.key, primary, offset, &block, &mut buffer)?;
+                }
             }
         }
         let owned;
@@ -253,6 +259,10 @@ impl<'a> RecordOp<'a> {
                 (owned.as_slice(), false)
             }
             Change::Delete => (&[][..], true),
+            Change::Bury(mark) => {
+                owned = mark.to_le_bytes().to_vec();
+                (owned.as_slice(), true)
+            }
             Change::Nothing => {
                 return if self.is_still_current(config, key.partition)? {
                     Ok(None)
@@ -423,7 +433,7 @@ impl<'a> RecordOp<'a> {
                     cached.hint = cached.at[config.primary].head.offset().unwrap_or(0);
                     cached.hint_len = block.len;
                 }
-                if attributes.is_deleted {
+                if attributes.is_deleted && value.is_empty() {
                     store.record_tombstone(key.key, block.counter);
                 }
             }

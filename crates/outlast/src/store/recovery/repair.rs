@@ -431,6 +431,8 @@ impl RecoveryState {
                 // member has the record removed.
                 match head.offset().map(|offset| op.read_block(primary, offset)).transpose()? {
                     None => store.record_tombstone(&node.key, 0),
+                    // A buried intent stays until a transaction uses its record again.
+                    Some(block) if block.is_deleted && block.len > 0 => {}
                     Some(block) if block.is_deleted => {
                         store.record_tombstone(&node.key, block.counter)
                     }
