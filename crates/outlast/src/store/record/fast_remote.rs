@@ -101,7 +101,12 @@ impl<'a> RecordOp<'a> {
                 // After an error the time limit of the call is over.
                 let is_patient = !matches!(&published, Err(OpError::Fail(_)));
                 if let Err(OpError::Fail(error)) = fills.wait(self, replica, is_patient) {
-                    new_version.blocks[replica] = DraftBlock::Unsafe;
+                    // No request names the block, so it is free when the put has landed: the put is
+                    // a straggler, and a grace period outlasts it.
+                    let taken = std::mem::take(&mut new_version.blocks[replica]);
+                    if let (Some(offset), StoreError::Timeout { .. }) = (taken.offset(), &error) {
+                        self.retire(config.member(replica), new_version.class, offset);
+                    }
                     published = Err(OpError::Fail(error));
                 }
             }
