@@ -11,7 +11,11 @@
 //! | `whole` | put the descriptor with the new place, if the record is as it was | before: the place is still lost; after: it is whole |
 //!
 //! A save that commits meanwhile wins, since it has changed the record. A record names a place only
-//! when all its pieces are there.
+//! when all its pieces are there. A save of this member does not wait for the healing of its
+//! image: only the regions of a member are healed while no save of them runs.
+//!
+//! The activity also gives back extents of images that this member does not save at present
+//! ([`Inner::audit`]).
 
 use super::code::Encoder;
 use super::descriptor::{Descriptor, Place};
@@ -26,6 +30,9 @@ use std::time::Duration;
 /// When healing is tried again after it could not go on.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// How often the extents of this member's images are compared with the records.
+const AUDIT: Duration = Duration::from_secs(1);
+
 /// How many stripes are rebuilt at once.
 const CHUNK: usize = 16;
 
@@ -34,10 +41,25 @@ impl Inner {
     pub(super) fn run_healing(&self) {
         let mut seen = self.job.epoch();
         let mut again: Option<Time> = None;
+        let mut audit = Time::NEVER;
         loop {
             let bell = self.job.bell();
             if self.check_open().is_err() {
                 return;
+            }
+            self.settle_late_swaps();
+            match self.has_saved() {
+                false => audit = Time::NEVER,
+                true if audit == Time::NEVER => audit = self.job.now().after(AUDIT),
+                true if self.job.now() >= audit => {
+                    // What cannot be read now is read at the next audit.
+                    if let Err(ImageError::Closed) = self.audit() {
+                        return;
+                    }
+                    audit = self.job.now().after(AUDIT);
+                    continue;
+                }
+                true => {}
             }
             let epoch = self.job.epoch();
             let is_due = self.is_healing_due.swap(false, Ordering::SeqCst);
@@ -53,7 +75,7 @@ impl Inner {
                 seen = epoch;
                 continue;
             }
-            self.job.park(bell, again.unwrap_or(Time::NEVER));
+            self.job.park(bell, again.unwrap_or(Time::NEVER).min(audit));
         }
     }
 
@@ -87,56 +109,75 @@ impl Inner {
 
     fn heal_image(&self, key: &[u8]) -> ImageResult<()> {
         let entry_key = self.entry_key(key);
+        if key.starts_with(&self.image_key("")) {
+            return self.heal_record(key, |healed, claimed| {
+                self.with_entry(&entry_key, |entry| {
+                    self.note_healed(entry, healed, claimed);
+                    Ok(())
+                })
+            });
+        }
         self.with_entry(&entry_key, |entry| {
-            loop {
-                let Some(value) = self.store.get(key)? else { return Ok(()) };
-                let Some(descriptor) = Descriptor::decode(value.bytes()) else { return Ok(()) };
-                let view = self.job.view();
-                let living = |place: &&Place| view.is_living(place.member);
-                let Some(lost) = descriptor.places.iter().position(|place| !living(&place)) else {
-                    return Ok(());
-                };
-                let members: Vec<MemberId> =
-                    descriptor.places.iter().filter(living).map(|place| place.member).collect();
-                let Some(place) = self.claim_place(&descriptor, &members)? else {
-                    // No other member can hold it. The next save has fewer pieces.
-                    return Ok(());
-                };
-                let claimed: Vec<(MemberId, u32)> =
-                    place.extents.iter().map(|extent| (place.member, *extent)).collect();
-                let mut healed = descriptor.clone();
-                healed.places[lost] = place;
-                match self.rebuild(&descriptor, &healed, lost) {
-                    Ok(()) => {}
-                    Err(Rebuild::Again) => {
-                        self.give_back(&claimed);
-                        continue;
-                    }
-                    // Too much is lost, and `load` says so; or a save has changed the record, and
-                    // has looked for dead holders itself.
-                    Err(Rebuild::Lost) => {
-                        self.give_back(&claimed);
-                        return Ok(());
-                    }
-                    // A put may still happen, so the extents are not used again.
-                    Err(Rebuild::Failed(error)) => return Err(error),
+            self.heal_record(key, |healed, _| {
+                if let Some(current) = &mut entry.current
+                    && current.descriptor.save == healed.save
+                {
+                    current.descriptor.places = healed.places;
                 }
-                let expect = Expect::Version(value.version());
-                match self.store.put_if(key, &healed.encode(), expect) {
-                    Ok(_) => {
-                        if let Some(current) = &mut entry.current
-                            && current.descriptor.save == healed.save
-                        {
-                            current.descriptor.places = healed.places;
-                        }
-                    }
-                    Err(StoreError::Conflict { .. }) => {
-                        self.give_back(&claimed);
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
+                Ok(())
+            })
         })
+    }
+
+    /// Heals the image of a record. `note` is called after each place that is whole again, with the
+    /// new descriptor and the extents that were claimed for it.
+    fn heal_record(
+        &self,
+        key: &[u8],
+        mut note: impl FnMut(Descriptor, &[(MemberId, u32)]) -> ImageResult<()>,
+    ) -> ImageResult<()> {
+        loop {
+            let Some(value) = self.store.get(key)? else { return Ok(()) };
+            let Some(descriptor) = Descriptor::decode(value.bytes()) else { return Ok(()) };
+            let view = self.job.view();
+            let living = |place: &&Place| view.is_living(place.member);
+            let Some(lost) = descriptor.places.iter().position(|place| !living(&place)) else {
+                return Ok(());
+            };
+            let members: Vec<MemberId> =
+                descriptor.places.iter().filter(living).map(|place| place.member).collect();
+            let Some(place) = self.claim_place(&descriptor, &members)? else {
+                // No other member can hold it. The next save has fewer pieces.
+                return Ok(());
+            };
+            let claimed: Vec<(MemberId, u32)> =
+                place.extents.iter().map(|extent| (place.member, *extent)).collect();
+            let mut healed = descriptor.clone();
+            healed.places[lost] = place;
+            match self.rebuild(&descriptor, &healed, lost) {
+                Ok(()) => {}
+                Err(Rebuild::Again) => {
+                    self.give_back(&claimed);
+                    continue;
+                }
+                // Too much is lost, and `load` says so; or a save has changed the record, and
+                // has looked for dead holders itself.
+                Err(Rebuild::Lost) => {
+                    self.give_back(&claimed);
+                    return Ok(());
+                }
+                // A put may still happen, so the extents are not used again.
+                Err(Rebuild::Failed(error)) => return Err(error),
+            }
+            let expect = Expect::Version(value.version());
+            match self.store.put_if(key, &healed.encode(), expect) {
+                Ok(_) => note(healed, &claimed)?,
+                Err(StoreError::Conflict { .. }) => {
+                    self.give_back(&claimed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// `choose` and `claim`: a place with room for all slots at a member that holds no piece yet.

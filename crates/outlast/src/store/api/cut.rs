@@ -103,10 +103,8 @@ impl Store {
         let state = &*self.state;
         let op = match RecordOp::begin(state) {
             Ok(op) => op,
-            Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen | OpError::Lost(_)) => {
-                return Ok(None);
-            }
             Err(OpError::Fail(error)) => return Err(error),
+            Err(_) => return Ok(None),
         };
         lock(&state.gate.readers).push(op.participant);
         let mut part =
@@ -117,10 +115,10 @@ impl Store {
         for partition in 0..state.placement.partitions {
             match part.list(partition) {
                 Ok(()) => {}
-                Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => return Ok(None),
                 Err(OpError::Lost(_)) if state.salvage_is_on => return Ok(None),
                 Err(OpError::Lost(partition)) => return Err(StoreError::DataLost { partition }),
                 Err(OpError::Fail(error)) => return Err(error),
+                Err(_) => return Ok(None),
             }
         }
         if !part.op.is_current() {

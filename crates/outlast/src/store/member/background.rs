@@ -18,6 +18,7 @@
 //! | `remove_some` | removes the records of deleted keys | |
 //! | `reclaim_some` | takes back blocks | takes the blocks that the dead held |
 //! | `give_back_some` | returns large blocks to their replicas | |
+//! | `recall_some` | returns blocks that replicas recall, answers members that need blocks | stops waiting for the dead |
 //! | `watch_stragglers` | checks which stragglers have landed | drops stragglers to the dead |
 //! | `end_transactions` | ends unfinished transactions | as heir, ends orphaned intents |
 //!
@@ -46,6 +47,7 @@ impl Service for Background {
         let work = store.begin_background_work();
         store.serve_messages();
         if store.is_closed.load(Ordering::Acquire) {
+            store.refuse_recalls();
             return store.end_some();
         }
         if !store.is_open.load(Ordering::Acquire) {
@@ -65,6 +67,7 @@ impl Service for Background {
         let removal = store.remove_some();
         let reclaiming = store.reclaim_some();
         let large_blocks = store.give_back_some();
+        let recalls = store.recall_some();
         let stragglers = store.watch_stragglers();
         let transactions = store.end_transactions();
         store.end_background_work(&work);
@@ -76,6 +79,7 @@ impl Service for Background {
             .min(removal)
             .min(reclaiming)
             .min(large_blocks)
+            .min(recalls)
             .min(stragglers)
             .min(transactions)
     }

@@ -1,10 +1,12 @@
 //! The allocator: taking, retiring and reusing blocks.
 //!
 //! An operation takes blocks from the magazine of its participant, then from the free list of the
-//! replica, and then asks the replica to make a slab. An operation that has swapped a block out of
-//! a head word *retires* it. A retired block is reused after a grace period. The blocks for which a
-//! magazine has no room wait in batches, a grace period for each batch, for all participants of the
-//! member together. After it they go into a magazine, or back onto the free list of their replica.
+//! replica, and then asks the replica to make a slab. If the replica does not answer soon, or has
+//! no room, the call leaves its operation and waits outside (`recall.rs`). An operation that has
+//! swapped a block out of a head word *retires* it. A retired block is reused after a grace period.
+//! The blocks for which a magazine has no room wait in batches, a grace period for each batch, for
+//! all participants of the member together. After it they go into a magazine, or back onto the free
+//! list of their replica.
 //!
 //! docs/protocol/memory.md says what the holder word names in each state of a block, and what
 //! happens if the member that has the block dies.
@@ -18,6 +20,7 @@
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
 use crate::store::memory::magazine::ROOM_MAX;
+use crate::store::memory::recall::Recalls;
 use crate::store::memory::slab::Slabs;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::mutant::mutant;
@@ -66,11 +69,15 @@ const LOOKED_AT: usize = 8;
 
 /// How long the background waits before it checks again whether the grace periods of large blocks
 /// are over.
-const LARGE_PAUSE: Duration = Duration::from_millis(50);
+pub(in crate::store::memory) const LARGE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How many blocks are given back by a message, which must be short enough for
 /// [`crate::engine::TRY_SEND_LEN_MAX`].
 const GIVE_MAX: usize = 200;
+
+/// How long a call waits for the answer of a replica inside of its operation, before it leaves the
+/// operation.
+const STAY: Duration = Duration::from_millis(5);
 
 /// How many blocks are taken from a free list at a time.
 const TAKE: usize = 4;
@@ -79,8 +86,9 @@ const TAKE: usize = 4;
 ///
 /// *Orderings.* The blocks are behind locks. `spare_count` and `batch_count` are relaxed, since
 /// they only say whether it is worth taking the lock: an outdated count delays a reuse, or takes
-/// the lock in vain. `has_large` is a flag to the background, and the bell rings after it was set.
-/// Release and acquire order it behind the batch that it announces.
+/// the lock in vain. `looking` changes under the lock of the batches alone. `has_large` is a flag
+/// to the background, and the bell rings after it was set. Release and acquire order it behind the
+/// batch that it announces.
 #[derive(Default)]
 pub(in crate::store) struct Allocator {
     /// Blocks that were taken and not used, and for which no magazine had room, by kind.
@@ -88,8 +96,11 @@ pub(in crate::store) struct Allocator {
     spare_count: AtomicUsize,
     /// Retired blocks for which no magazine had room, and which are in no batch yet.
     retired: Mutex<Vec<Place>>,
-    batches: Mutex<Vec<Batch>>,
+    pub(in crate::store::memory) batches: Mutex<Vec<Batch>>,
     batch_count: AtomicUsize,
+    /// How many activities check batches that they have taken out.
+    pub(in crate::store::memory) looking: AtomicUsize,
+    pub(in crate::store::memory) recalls: Recalls,
     /// Whether the background has to give back blocks that are too large to be kept in a magazine.
     has_large: AtomicBool,
     /// The slabs that this member has made as a replica.
@@ -102,9 +113,9 @@ pub(in crate::store) struct Allocator {
 type Answers = (u64, Option<String>);
 
 /// Retired blocks that wait for a grace period.
-struct Batch {
-    blocks: Vec<Place>,
-    grace: GracePeriod,
+pub(in crate::store::memory) struct Batch {
+    pub(in crate::store::memory) blocks: Vec<Place>,
+    pub(in crate::store::memory) grace: GracePeriod,
 }
 
 impl<'a> MemoryOp<'a> {
@@ -154,17 +165,27 @@ impl<'a> MemoryOp<'a> {
         let (job, allocator) = (&self.store.job, &self.store.allocator);
         // The background has other work, which must not wait for a stopped replica.
         let (limit, until) = self.store.wait_for_replica();
+        // A replica that is not stopped answers at once, and the operation goes on.
+        let stay = if self.may_leave.get() { until.min(job.now().after(STAY)) } else { until };
         let mut asked = None;
         loop {
             let bell = job.bell();
-            if replica == job.me() {
-                self.store
-                    .refill_slab(class)
-                    .map_err(|error| self.no_room(replica, class, error.to_string()))?;
+            if replica == job.me()
+                && let Err(error) = self.store.refill_slab(class)
+            {
+                if self.may_leave.get() {
+                    return Err(OpError::Needs(replica, class));
+                }
+                let reason = error.to_string();
+                self.store.recall(replica, class, false, &reason);
+                return Err(self.no_room(replica, class, reason));
             }
             // If the replica has not answered by now, reading its free list would take as long
             // again.
-            if asked.is_some() && !job.is_mapped() && job.now() >= until {
+            if asked.is_some() && !job.is_mapped() && job.now() >= stay {
+                if self.may_leave.get() {
+                    return Err(OpError::Needs(replica, class));
+                }
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
             // The answers are read before the free list: granted blocks are on the free list then,
@@ -178,16 +199,25 @@ impl<'a> MemoryOp<'a> {
             }
             match (asked, refusal) {
                 (Some(before), _) if before == count => {}
+                // The replica has no room, and recalls blocks. Their grace period waits for this
+                // operation.
+                (Some(_), Some(_)) if self.may_leave.get() => {
+                    return Err(OpError::Needs(replica, class));
+                }
                 (Some(_), Some(reason)) => {
                     return Err(self.no_room(replica, class, reason));
                 }
                 // The replica was not asked yet, or other members have taken the granted blocks.
                 _ => {
                     asked = Some(count);
-                    self.store.send(replica, &Message::Need { class: class as u64 })?;
+                    let need = Message::Need { class: class as u64, waits: false };
+                    self.store.send(replica, &need)?;
                 }
             }
-            if job.now() >= until {
+            if job.now() >= stay {
+                if self.may_leave.get() {
+                    return Err(OpError::Needs(replica, class));
+                }
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
             // Every wait serves messages: the replica may be waiting for blocks of this member, in
@@ -195,7 +225,7 @@ impl<'a> MemoryOp<'a> {
             self.store.serve_messages();
             // The answer of the replica rings the bell. Its death does too, and then the next call
             // of the engine returns an error.
-            job.park(bell, until);
+            job.park(bell, stay);
         }
     }
 
@@ -403,9 +433,15 @@ impl<'a> MemoryOp<'a> {
         if allocator.batch_count.load(Ordering::Relaxed) == 0 {
             return;
         }
+        // Recalled blocks go back in any case: other members need them more.
+        let recalled = store.recalled_kinds();
         // The batches are taken out, so that no lock is held while the counters are read. Two
         // activities that do this work on different batches.
-        let mut batches = std::mem::take(&mut *lock(&allocator.batches));
+        let mut batches = {
+            let mut batches = lock(&allocator.batches);
+            allocator.looking.fetch_add(1, Ordering::Relaxed);
+            std::mem::take(&mut *batches)
+        };
         let mut excess = Vec::new();
         let mut pinned = Vec::new();
         // An operation that keeps a batch waiting began before that batch, and so keeps all later
@@ -420,9 +456,9 @@ impl<'a> MemoryOp<'a> {
                 let is_pinned =
                     |place: &Place| batch.grace.is_pinned(place.replica(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
-                excess.extend(
-                    batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().keep(place)),
-                );
+                excess.extend(batch.blocks.iter().filter(|&&place| {
+                    !keeps || recalled.contains(&place.kind()) || !self.magazine().keep(place)
+                }));
             }
             !is_over
         });
@@ -438,6 +474,8 @@ impl<'a> MemoryOp<'a> {
             allocator.batch_count.store(kept.len(), Ordering::Relaxed);
         }
         self.give_back(excess);
+        let _batches = lock(&allocator.batches);
+        allocator.looking.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Gives blocks back to their replicas, right after their grace period.
@@ -568,7 +606,24 @@ impl Allocator {
         *last = refusal;
     }
 
-    fn answers(&self, replica: MemberId, class: usize) -> Answers {
+    /// Takes the blocks of a kind out of the lists that no grace period covers yet.
+    pub(in crate::store::memory) fn take_kind(&self, kind: u64) -> Vec<Place> {
+        let offsets = lock(&self.spare).remove(&kind).unwrap_or_default();
+        self.spare_count.fetch_sub(offsets.len(), Ordering::Relaxed);
+        let mut blocks: Vec<Place> =
+            lock(&self.retired).extract_if(.., |place| place.kind() == kind).collect();
+        blocks.extend(offsets.into_iter().map(|offset| Place::of_kind(kind, offset)));
+        blocks
+    }
+
+    /// Adds a batch, and reuses no other batch.
+    pub(in crate::store::memory) fn push_batch(&self, batch: Batch) {
+        let mut batches = lock(&self.batches);
+        batches.push(batch);
+        self.batch_count.store(batches.len(), Ordering::Relaxed);
+    }
+
+    pub(in crate::store::memory) fn answers(&self, replica: MemberId, class: usize) -> Answers {
         lock(&self.answers).get(&(replica, class)).cloned().unwrap_or_default()
     }
 }
@@ -665,6 +720,62 @@ mod tests {
             let _ = job.leave();
         })
         .expect_ok();
+    }
+
+    /// A thread has taken the batches out to check them. Another thread of the member, which finds
+    /// none, gets a block of them all the same, though the replica has no room.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn batches_that_another_thread_checks_count_as_room() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::cell::Cell;
+        use std::rc::Rc;
+        for link in [Link::Memory, Link::Network] {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(2, 3).link(link);
+            options.steps_max = 10_000_000;
+            options.segment_limit = 4 << 20;
+            sim::run(&options, move |job: crate::Job| {
+                let options = Options::new().replicas(1).partitions(1);
+                let store = Store::open(&job, options).expect("open");
+                if job.me() == MemberId(1) {
+                    let (inner, replica) = (&store.state, MemberId(0));
+                    let large = class_of(50_000).expect("a class");
+                    let op = RecordOp::begin(inner).expect("begun");
+                    let blocks: Vec<u64> =
+                        std::iter::from_fn(|| op.take_block(replica, large).ok()).collect();
+                    blocks.iter().for_each(|&offset| op.retire(replica, large, offset));
+                    op.flush_retired();
+                    drop(op);
+                    let batches = {
+                        let mut batches = lock(&inner.allocator.batches);
+                        inner.allocator.looking.fetch_add(1, Ordering::Relaxed);
+                        std::mem::take(&mut *batches)
+                    };
+                    inner.allocator.batch_count.store(0, Ordering::Relaxed);
+                    let (mine, checked) = (store.clone(), job.clone());
+                    let check = move || {
+                        checked.sleep(Duration::from_millis(5));
+                        let allocator = &mine.state.allocator;
+                        allocator.batch_count.store(batches.len(), Ordering::Relaxed);
+                        let mut kept = lock(&allocator.batches);
+                        kept.extend(batches);
+                        allocator.looking.fetch_sub(1, Ordering::Relaxed);
+                    };
+                    let activity = job.spawn("checks", Box::new(check)).expect("an activity");
+                    let taken = inner.run(|op| op.take_block(replica, large));
+                    assert!(taken.is_ok(), "there is room: {taken:?}");
+                    nap(&job, "the other thread", || activity.is_finished());
+                    is_over.set(true);
+                }
+                nap(&job, "the member that takes", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 
     /// An operation is in flight for long, while another member writes until there is no room. When

@@ -85,8 +85,13 @@ pub(in crate::store) enum Message {
         mode: u64,
         name: String,
     },
-    /// The sender needs blocks of this size class in the receiver's segment.
-    Need { class: u64 },
+    /// The sender needs blocks of this size class in the receiver's segment. If it waits, outside
+    /// of its operation, the receiver recalls blocks before it refuses.
+    Need { class: u64, waits: bool },
+    /// The sender has no room for blocks of this size class, which the receiver may keep.
+    Recall { class: u64 },
+    /// The answer to `Recall`: the sender has given back what it kept and did not use.
+    Returned { class: u64 },
     /// The answer to `Need`: the sender has made blocks of this size class.
     Granted { class: u64 },
     /// The answer to `Need`: the sender has no room for blocks of this size class.
@@ -127,7 +132,9 @@ impl Message {
             Message::Hello { root, replicas, partitions, buckets, checksums, mode, name } => {
                 (0, vec![*root, *replicas, *partitions, *buckets, *checksums, *mode], name)
             }
-            Message::Need { class } => (1, vec![*class], ""),
+            Message::Need { class, waits } => (1, vec![*class, u64::from(*waits)], ""),
+            Message::Recall { class } => (12, vec![*class], ""),
+            Message::Returned { class } => (13, vec![*class], ""),
             Message::Granted { class } => (2, vec![*class], ""),
             Message::Refused { class, reason } => (3, vec![*class], reason),
             Message::Closing => (4, vec![], ""),
@@ -161,7 +168,9 @@ impl Message {
                 mode: word(5)?,
                 name: encoded.text_after(6),
             },
-            1 => Message::Need { class: word(0)? },
+            1 => Message::Need { class: word(0)?, waits: word(1)? != 0 },
+            12 => Message::Recall { class: word(0)? },
+            13 => Message::Returned { class: word(0)? },
             2 => Message::Granted { class: word(0)? },
             3 => Message::Refused { class: word(0)?, reason: text() },
             4 => Message::Closing,
@@ -197,7 +206,9 @@ mod tests {
                 mode: 1,
                 name: "results".into(),
             },
-            Message::Need { class: 5 },
+            Message::Need { class: 5, waits: true },
+            Message::Recall { class: 5 },
+            Message::Returned { class: 5 },
             Message::Granted { class: 6 },
             Message::Refused { class: 7, reason: "no room".into() },
             Message::Closing,

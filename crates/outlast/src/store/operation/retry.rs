@@ -50,7 +50,8 @@ impl OperationState {
                 Err(OpError::Fail(error)) => return Err(error),
                 Err(OpError::Lost(partition)) => self.await_salvage(partition)?,
                 Err(OpError::Frozen) => self.wait_for_unfreeze()?,
-                Err(OpError::Again) => budget.check(self)?,
+                // `record/state.rs` has waited for the blocks.
+                Err(OpError::Again | OpError::Needs(..)) => budget.check(self)?,
                 Err(OpError::Blocked(blocker)) => {
                     self.clear(&blocker, attempts, &mut blocked)?;
                     budget.check(self)?;

@@ -400,6 +400,7 @@ impl<'a> RecordOp<'a> {
             installed.remove(replica);
         }
         let mut before = Predecessor::unknown(head);
+        self.stay();
         match self.install_everywhere(config, key, &mut before, &mut new_version, installed) {
             Ok(()) => {
                 let _ = self.ring_waiters(config.primary_member(), key.partition);

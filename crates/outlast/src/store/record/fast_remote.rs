@@ -99,7 +99,12 @@ impl<'a> RecordOp<'a> {
                     continue;
                 }
                 if let Err(OpError::Fail(error)) = fills.wait(self, replica) {
-                    new_version.blocks[replica] = DraftBlock::Unsafe;
+                    // No request names the block, so it is free when the put has landed: the put is
+                    // a straggler, and a grace period outlasts it.
+                    let taken = std::mem::take(&mut new_version.blocks[replica]);
+                    if let (Some(offset), StoreError::Timeout { .. }) = (taken.offset(), &error) {
+                        self.retire(config.member(replica), new_version.class, offset);
+                    }
                     published = Err(OpError::Fail(error));
                 }
             }

@@ -212,10 +212,8 @@ impl RecordState {
         };
         match done {
             Ok(version) => Ok(version),
-            Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen | OpError::Lost(_)) => {
-                Ok(None)
-            }
             Err(OpError::Fail(error)) => Err(error),
+            Err(_) => Ok(None),
         }
     }
 

@@ -261,6 +261,7 @@ impl RecordState {
             Ok(is_reconciled) => Ok(is_reconciled),
             Err(
                 OpError::Again
+                | OpError::Needs(..)
                 | OpError::Blocked(_)
                 | OpError::Frozen
                 | OpError::Fail(StoreError::Timeout { .. }),

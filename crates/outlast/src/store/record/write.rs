@@ -60,6 +60,9 @@ pub(in crate::store) enum Change<'a> {
     /// The current value, with this member as the owner of the key.
     Adopt(Vec<u8>),
     Delete,
+    /// Deletes the key and leaves a mark of 8 bytes in the tombstone, which stays until the key is
+    /// put again.
+    Bury(u64),
     Nothing,
 }
 
@@ -229,11 +232,14 @@ impl<'a> RecordOp<'a> {
                 Kind::Plain => (offset, block),
                 _ => self.free_of_transactions(key, primary, offset, &block)?,
             };
-            current = Some(CurrentVersion { version: block.version() });
-            owner = block.owner;
-            if needs_value {
-                buffer.resize(block.len as usize, 0);
-                self.get_value(key.key, primary, offset, &block, &mut buffer)?;
+            // An aborted transaction may have locked a key that did not exist.
+            if !block.is_deleted {
+                current = Some(CurrentVersion { version: block.version() });
+                owner = block.owner;
+                if needs_value {
+                    buffer.resize(block.len as usize, 0);
+                    self.get_value(key.key, primary, offset, &block, &mut buffer)?;
+                }
             }
         }
         let owned;
@@ -253,6 +259,10 @@ impl<'a> RecordOp<'a> {
                 (owned.as_slice(), false)
             }
             Change::Delete => (&[][..], true),
+            Change::Bury(mark) => {
+                owned = mark.to_le_bytes().to_vec();
+                (owned.as_slice(), true)
+            }
             Change::Nothing => {
                 return if self.is_still_current(config, key.partition)? {
                     Ok(None)
@@ -383,7 +393,10 @@ impl<'a> RecordOp<'a> {
         if predecessor.word == 0
             && let Err(error) = self.make_record(config, key, &mut predecessor)
         {
-            store.record_tombstone(key.key, 0);
+            // A call that waits for blocks comes back (`RecordState::run_call`).
+            if !matches!(error, OpError::Needs(..)) {
+                store.record_tombstone(key.key, 0);
+            }
             return Err(error);
         }
         // The floor is loaded after the record was found: a removal before that had raised the
@@ -422,7 +435,7 @@ impl<'a> RecordOp<'a> {
                     // An access to the own memory fails only when the membership has ended.
                     let _ = self.mark_near(config, key, cached, &block);
                 }
-                if attributes.is_deleted {
+                if attributes.is_deleted && value.is_empty() {
                     store.record_tombstone(key.key, block.counter);
                 }
             }
@@ -431,7 +444,8 @@ impl<'a> RecordOp<'a> {
                     cached.forget();
                 }
                 self.keep_unused(config, &new_version);
-                if result.is_err() && predecessor.block.is_none() {
+                let is_over = !matches!(result, Ok(_) | Err(OpError::Needs(..)));
+                if is_over && predecessor.block.is_none() {
                     // The record may stay empty, and is then removed like a tombstone.
                     store.record_tombstone(key.key, 0);
                 }
@@ -498,6 +512,8 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         block: &Block,
     ) -> OpResult<Option<Version>> {
+        // Its number must stay, by which helpers report the outcome.
+        self.stay();
         let mut budget = RetryBudget::default();
         loop {
             self.renew();

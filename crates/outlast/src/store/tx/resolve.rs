@@ -76,8 +76,16 @@ impl TxState {
     }
 
     /// *abort*: decides that a transaction does not happen, unless it is decided already. For a
-    /// joined intent this is an aborted recovery decision.
+    /// joined intent this is an aborted recovery decision. If a replica has no room for the aborted
+    /// intent, *abort* buries the intent: room for tombstones is set aside.
     fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
+        match self.try_abort(id, false) {
+            Err(StoreError::OutOfMemory { .. }) => self.try_abort(id, true),
+            other => other,
+        }
+    }
+
+    fn try_abort(&self, id: IntentId, buries: bool) -> StoreResult<()> {
         let _step = within(steps::Step::TxAbort);
         let key = intent_key(id.member, id.slot);
         let mut joined = None;
@@ -92,6 +100,7 @@ impl TxState {
             Ok(match intent {
                 // A joined intent is decided by the recovery decision alone.
                 Some(_) if joined.is_some() => Change::Nothing,
+                Some(intent) if !intent.state.is_decided() && buries => Change::Bury(id.nonce),
                 Some(intent) if !intent.state.is_decided() || mutant("tx-abort-late") => {
                     Change::Owned(Intent { state: IntentState::Aborted, ..intent }.encode())
                 }

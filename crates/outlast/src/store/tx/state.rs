@@ -178,6 +178,9 @@ pub(in crate::store) struct OrphanedIntents {
     pub(in crate::store) left: Vec<(MemberId, u32)>,
     /// Whether an activity is ending an intent that it has taken from `left`.
     pub(in crate::store) is_busy: bool,
+    /// Aborted transactions, with keys that could not be rolled back for want of memory. Nothing
+    /// waits for them: their keys have the old values, and block no writer.
+    pub(in crate::store) full: Vec<(IntentId, Vec<Vec<u8>>)>,
     /// When to go on after an intent could not be ended.
     pub(in crate::store) not_before: Option<Time>,
 }
