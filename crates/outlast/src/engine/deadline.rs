@@ -126,7 +126,11 @@ impl Deadline {
                 CURRENT.set(Current { doing: Doing::Call, ..previous });
                 Deadline { previous, is_shared: true }
             }
-            Doing::Nothing | Doing::Program => {
+            Doing::Nothing => {
+                CURRENT.set(Current { doing: Doing::Call, ..previous });
+                Deadline { previous: Current::NOTHING, is_shared: false }
+            }
+            Doing::Program => {
                 CURRENT.set(Current { doing: Doing::Call, ..Current::NOTHING });
                 Deadline { previous, is_shared: false }
             }
@@ -187,8 +191,18 @@ impl Drop for Deadline {
     }
 }
 
-/// Counts the time limit of a call anew: a call that works through many records has made a step, and
-/// the members that it needs have answered.
+/// Gives the next call of an activity that is in no call this deadline: the fast path has waited,
+/// and the call goes on with the slow path.
+#[cold]
+pub(crate) fn carry_over(until: Time) {
+    let current = CURRENT.get();
+    if current.doing == Doing::Nothing {
+        CURRENT.set(Current { until, ..current });
+    }
+}
+
+/// Counts the time limit of a call anew: a call that works through many records has made a step,
+/// and the members that it needs have answered.
 pub(crate) fn restart() {
     let current = CURRENT.get();
     if current.doing == Doing::Call {
@@ -275,6 +289,10 @@ mod tests {
         assert_eq!(until_answer(at(30), LIMIT, TWO), at(19));
         drop(call);
         assert_eq!(until(at(30), LIMIT), at(38), "the next call");
+        carry_over(at(31));
+        drop(Deadline::call(|| at(31)));
+        let _call = Deadline::call(|| at(31));
+        assert_eq!(until(at(31), LIMIT), at(39), "a carried deadline holds for a single call");
     }
 
     /// A closure that takes long does not use up the time of the calls in it, and a call in it that

@@ -301,8 +301,8 @@ impl Quorum {
     }
 
     /// The members that this member's node is to quarantine because of partial partitions that have
-    /// not changed for `unchanged_min`. Empty unless this member's node stays, and the nodes that stay
-    /// are a majority from which this member has fresh grants.
+    /// not changed for `unchanged_min`. Empty unless this member's node stays, and the nodes that
+    /// stay are a majority from which this member has fresh grants.
     ///
     /// To be called periodically. `elapsed` is the time since the last call, without time in which
     /// this member was stopped.

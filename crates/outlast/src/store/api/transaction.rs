@@ -15,9 +15,10 @@ impl Store {
     /// If a call of another member or thread is faster, the closure is run again, after a pause
     /// that grows, until the job's time limit ([`StoreError::Contended`]). All calls of the
     /// transaction share this time limit, unless the closure itself takes longer. Since the closure
-    /// may run several times, it should have no other effects. An error or a panic of the closure aborts the transaction and is
-    /// passed on. What the closure returns, a value or an error, counts only if all values that it
-    /// has read existed together at a single moment. Otherwise the closure is run again.
+    /// may run several times, it should have no other effects. An error or a panic of the closure
+    /// aborts the transaction and is passed on. What the closure returns, a value or an error,
+    /// counts only if all values that it has read existed together at a single moment. Otherwise
+    /// the closure is run again.
     ///
     /// ```
     /// use outlast::store::{Options, Store, StoreError};

@@ -129,37 +129,29 @@ impl<'a> MemoryOp<'a> {
         }
     }
 
-    /// Takes a block at a replica when the magazine has none, without waiting for the replica.
+    /// Takes a block at a replica when the magazine has none.
     #[cold]
     #[inline(never)]
-    pub(in crate::store) fn take_at_hand(
+    pub(in crate::store) fn take_elsewhere(
         &self,
         replica: MemberId,
         class: usize,
-    ) -> OpResult<Option<u64>> {
+    ) -> OpResult<u64> {
         let kind = Place::new(replica, class, 0).kind();
         self.reuse();
         let taken = self.magazine().take(replica, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
-            return Ok(Some(offset));
+            return Ok(offset);
         }
         if let Some(offset) = self.pop_several(replica, class)? {
-            return Ok(Some(offset));
+            return Ok(offset);
         }
         self.flush_retired();
         // Before it asks the replica for more, the operation reuses all blocks that this member
         // has.
         self.reuse_or_give_back(true, usize::MAX);
         let taken = self.magazine().take(replica, class);
-        Ok(taken.or_else(|| self.take_spare(kind)))
-    }
-
-    /// Takes a block at a replica when the magazine has none. Waits for the replica if it has to
-    /// make a slab.
-    #[cold]
-    #[inline(never)]
-    fn take_elsewhere(&self, replica: MemberId, class: usize) -> OpResult<u64> {
-        if let Some(offset) = self.take_at_hand(replica, class)? {
+        if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
             return Ok(offset);
         }
         let (job, allocator) = (&self.store.job, &self.store.allocator);

@@ -28,8 +28,9 @@ impl WriteFreeze {
 
 impl OperationState {
     /// Waits until writes may begin, or until the deadline of the call. The wait is also bounded by
-    /// the end of the freeze. The background does not wait: the freeze may wait for other work of the background in turn, such as the end
-    /// of a commit that was not answered. It gets a timeout, and comes back later.
+    /// the end of the freeze. The background does not wait: the freeze may wait for other work of
+    /// the background in turn, such as the end of a commit that was not answered. It gets a
+    /// timeout, and comes back later.
     #[cold]
     pub(in crate::store) fn wait_for_unfreeze(&self) -> StoreResult<()> {
         let mut deadline = None;

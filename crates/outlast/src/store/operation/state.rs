@@ -125,8 +125,8 @@ impl OperationState {
         self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
     }
 
-    /// Begins a call: until the returned guard is dropped, all waits of the calling activity share a
-    /// single deadline.
+    /// Begins a call: until the returned guard is dropped, all waits of the calling activity share
+    /// a single deadline.
     #[inline]
     pub(in crate::store) fn begin_call(&self) -> Deadline {
         match mutant("limit-per-wait") {

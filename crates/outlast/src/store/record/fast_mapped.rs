@@ -52,8 +52,8 @@
 //! values than the processor has registers (segment, ring, header, value, cached location), so a
 //! third of its instructions move values between registers and the stack.
 
-use crate::engine::MemberId;
 use crate::engine::mapped::{Mapped, Memory};
+use crate::engine::{MemberId, deadline};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::memory::magazine::{BlockRing, Magazine};
 use crate::store::mutant::mutant;
@@ -368,12 +368,16 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Takes a block that the magazine does not have, if this takes no wait. The slow path waits for
-    /// the replica, within the deadline of its call.
+    /// Takes a block that the magazine does not have, from the free list or from the replica. If
+    /// the replica has not answered in time, the slow path does not wait for it again.
     #[cold]
     #[inline(never)]
     fn block_elsewhere(&self, member: MemberId, class: usize) -> Option<u64> {
-        self.take_at_hand(member, class).ok().flatten()
+        let taken = self.take_elsewhere(member, class);
+        if let Err(OpError::Fail(StoreError::Timeout { .. })) = &taken {
+            deadline::carry_over(self.store.job.now());
+        }
+        taken.ok()
     }
 
     /// The version is published, and a replica was not as cached: finishes the version on the slow

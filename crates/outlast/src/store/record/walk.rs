@@ -10,7 +10,7 @@ use crate::store::segment::layout::Block;
 impl RecordOp<'_> {
     /// Reconciles each record of a partition with a wanted key, and calls `each` with the key, and
     /// with the offset and the header of its block at the primary. Records without a version are
-    /// skipped. A walk takes as long as there are records: each bucket has the time limit of a call.
+    /// skipped. A walk takes as long as there are records: each bucket has the time limit.
     pub(in crate::store) fn for_each_record(
         &self,
         config: &Configuration,

@@ -197,7 +197,7 @@ const CALLER: MemberId = MemberId(5);
 
 /// How long a call takes if replicas of its key are struck at this time after its beginning.
 fn time(row: &Row, link: Link, strike: Strike, seed: u64) -> Duration {
-    let time = Rc::new(Cell::new(Duration::ZERO));
+    let time = Rc::new(Cell::new(None));
     let taken = time.clone();
     let is_over = Rc::new(Cell::new(false));
     let mut random = Random::new(seed ^ 0x6465_6164);
@@ -272,7 +272,7 @@ fn time(row: &Row, link: Link, strike: Strike, seed: u64) -> Duration {
             }
             let began = job.now();
             call(&scene);
-            taken.set(job.now().since(began));
+            taken.set(Some(job.now().since(began)));
             is_over.set(true);
             // The locks and pins of the scene are dropped while its members are still stopped.
             let began = job.now();
@@ -290,7 +290,7 @@ fn time(row: &Row, link: Link, strike: Strike, seed: u64) -> Duration {
         drop(snapshots);
     });
     assert!(report.panics.is_empty(), "{name}: {:?}", report.panics);
-    time.get()
+    time.get().expect("the call has ended")
 }
 
 /// Checks all rows of the table, or the rows whose names contain `OUTLAST_ROW`.
