@@ -75,7 +75,7 @@ impl Tasks {
         let board = Boards::reserve(job).map_err(StoreError::Engine)?;
         let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false, is_clean: false };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
-        let infos = wait_for_all(store, &keys, |_| true)?;
+        let infos = wait_for_all(store, &keys, |info| info.is_some())?;
         let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board)).collect();
         let boards = Boards::new(job, offsets);
         let shared = Arc::new(Shared::new(store, keys, session, boards, info, &options));
@@ -299,7 +299,7 @@ impl Tasks {
         let info = WorkerInfo { is_closing: true, ..shared.info() };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
         // From here on no member puts a task or progress of this session.
-        wait_for_all(store, keys, |info| info.is_closing)?;
+        wait_for_all(store, keys, |info| info.is_some_and(|info| info.is_closing))?;
         self.delete_own();
         tell_clean(store, keys, &info)?;
         let result = end_session(store, keys, shared.session);
@@ -388,12 +388,12 @@ fn agree_on_session(store: &Store, options: &Options) -> Result<u64, Error> {
     Ok(theirs.session)
 }
 
-/// Waits until the keys of all living members are there and satisfy a condition. Returns what each
-/// member told.
+/// Waits until what all living members have told satisfies a condition. Returns what each member
+/// told.
 fn wait_for_all(
     store: &Store,
     keys: &Keys,
-    is_ready: impl Fn(&WorkerInfo) -> bool,
+    is_ready: impl Fn(Option<&WorkerInfo>) -> bool,
 ) -> Result<Vec<Option<WorkerInfo>>, Error> {
     let job = store.job();
     let deadline = job.now().after(job.time_limit());
@@ -406,12 +406,12 @@ fn wait_for_all(
         let view = job.view();
         let mut missing = None;
         for member in (0..job.members() as u32).map(MemberId) {
-            if infos[member.index()].as_ref().is_some_and(&is_ready) {
+            if infos[member.index()].is_some() && is_ready(infos[member.index()].as_ref()) {
                 continue;
             }
             let bytes = get_answered(store, &keys.worker(member.0))?;
             infos[member.index()] = bytes.and_then(|bytes| decode(&bytes));
-            if !infos[member.index()].as_ref().is_some_and(&is_ready) && view.is_living(member) {
+            if !is_ready(infos[member.index()].as_ref()) && view.is_living(member) {
                 missing.get_or_insert(member);
             }
         }
@@ -455,7 +455,8 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         }
         let lowest = job.view().living().next().unwrap_or(job.me());
         if lowest == job.me() {
-            match wait_for_all(store, keys, |info| info.is_clean) {
+            // A key that is gone was deleted by a lowest member that died since.
+            match wait_for_all(store, keys, |info| info.is_none_or(|info| info.is_clean)) {
                 // Without a member that is stopped or was slow the rest is deleted all the same.
                 Ok(_) | Err(Error::Store(StoreError::Timeout { .. })) => {}
                 Err(error) => return Err(error),
