@@ -86,7 +86,7 @@ impl Tasks {
             Some(what) => Err(Error::Differs { what: String::from_utf8_lossy(&what).into_owned() }),
             None => Ok(()),
         };
-        let infos = match wait_for_all(store, &keys, |_| true, refused) {
+        let infos = match wait_for_all(store, &keys, |info| info.is_some(), refused) {
             Ok(infos) => infos,
             Err(error) => {
                 if matches!(error, Error::Differs { .. }) {
@@ -322,7 +322,7 @@ impl Tasks {
         let info = WorkerInfo { is_closing: true, ..shared.info() };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
         // From here on no member puts a task or progress of this session.
-        wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
+        wait_for_all(store, keys, |info| info.is_some_and(|info| info.is_closing), || Ok(()))?;
         self.delete_own();
         tell_clean(store, keys, &info)?;
         let result = end_session(store, keys, shared.session);
@@ -418,16 +418,16 @@ fn agree_on_session(store: &Store, options: &Options) -> Result<(u64, Option<Str
 fn retreat(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
     let info = WorkerInfo { board: 0, slots: 0, run: 0, is_closing: true, is_clean: true };
     put_answered(store, &keys.worker(store.me().0), &encode(&info))?;
-    wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
+    wait_for_all(store, keys, |info| info.is_some_and(|info| info.is_closing), || Ok(()))?;
     end_session(store, keys, session)
 }
 
-/// Waits until the keys of all living members are there and satisfy a condition, or until `check`
-/// fails. Returns what each member told.
+/// Waits until what all living members have told satisfies a condition, or until `check` fails.
+/// Returns what each member told.
 fn wait_for_all(
     store: &Store,
     keys: &Keys,
-    is_ready: impl Fn(&WorkerInfo) -> bool,
+    is_ready: impl Fn(Option<&WorkerInfo>) -> bool,
     check: impl Fn() -> Result<(), Error>,
 ) -> Result<Vec<Option<WorkerInfo>>, Error> {
     let job = store.job();
@@ -441,12 +441,12 @@ fn wait_for_all(
         let view = job.view();
         let mut missing = None;
         for member in (0..job.members() as u32).map(MemberId) {
-            if infos[member.index()].as_ref().is_some_and(&is_ready) {
+            if infos[member.index()].is_some() && is_ready(infos[member.index()].as_ref()) {
                 continue;
             }
             let bytes = get_answered(store, &keys.worker(member.0))?;
             infos[member.index()] = bytes.and_then(|bytes| decode(&bytes));
-            if !infos[member.index()].as_ref().is_some_and(&is_ready) && view.is_living(member) {
+            if !is_ready(infos[member.index()].as_ref()) && view.is_living(member) {
                 missing.get_or_insert(member);
             }
         }
@@ -492,7 +492,9 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         }
         let lowest = job.view().living().next().unwrap_or(job.me());
         if lowest == job.me() {
-            match wait_for_all(store, keys, |info| info.is_clean, || Ok(())) {
+            // A key that is gone was deleted by a lowest member that died since.
+            match wait_for_all(store, keys, |info| info.is_none_or(|info| info.is_clean), || Ok(()))
+            {
                 // Without a member that is stopped or was slow the rest is deleted all the same.
                 Ok(_) | Err(Error::Store(StoreError::Timeout { .. })) => {}
                 Err(error) => return Err(error),

@@ -101,10 +101,10 @@ fn lanes(report: &TasksReport, timeline: &Timeline) -> String {
     for index in 0..=(seconds / tick) as u64 {
         let at = index as f64 * tick;
         let x = LEFT + width * at / seconds;
-        let _ = write!(
+        let _ = writeln!(
             svg,
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{at} s</text>\n",
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{at} s</text>",
             bottom + 16.0,
             if index == 0 { "start" } else { "middle" },
         );
@@ -127,12 +127,12 @@ fn lanes(report: &TasksReport, timeline: &Timeline) -> String {
         if let Some(died_ns) = lane.died_ns {
             let lost = x(died_ns.saturating_sub(lane.lost_ns).max(began));
             let middle = y + HEIGHT / 2.0;
-            let _ = write!(
+            let _ = writeln!(
                 svg,
                 "<rect class=\"lost\" x=\"{lost:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
                  height=\"{HEIGHT}\"/><line class=\"gone\" x1=\"{:.1}\" x2=\"{:.1}\" \
                  y1=\"{middle:.1}\" y2=\"{middle:.1}\"/><path class=\"cross\" \
-                 d=\"M{:.1} {:.1}l9 9m0 -9l-9 9\"/>\n",
+                 d=\"M{:.1} {:.1}l9 9m0 -9l-9 9\"/>",
                 (end - lost).max(3.0),
                 end + 14.0,
                 LEFT + width,
@@ -157,10 +157,10 @@ fn lanes(report: &TasksReport, timeline: &Timeline) -> String {
         let middle = |member: u32| y(member as usize) + HEIGHT / 2.0;
         let (x, from, to) = (x(one.at_ns), middle(one.from), middle(one.to));
         let side = if to > from { -5.0 } else { 5.0 };
-        let _ = write!(
+        let _ = writeln!(
             svg,
             "<path class=\"move{}\" data-text=\"{text}\" d=\"M{:.1} {from:.1}Q{:.1} {:.1} {x:.1} \
-             {to:.1}m-3 {side}l3 {}l3 {side}\"/>\n",
+             {to:.1}m-3 {side}l3 {}l3 {side}\"/>",
             if one.is_again { " next" } else { "" },
             x - 9.0,
             x - 1.0,
@@ -362,7 +362,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push('\u{202f}');
         }
         text.push(digit);

@@ -752,3 +752,21 @@ fn a_member_that_was_stopped_through_a_run_does_not_run_it_again() {
         }
     }
 }
+
+#[test]
+fn a_member_that_closes_late_finds_what_the_others_have_told() {
+    for seed in seeds(0..60) {
+        let options = sim(3, seed).link(Link::of_seed(seed));
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            let tasks = Tasks::open(&store, often()).expect("opens");
+            assert_eq!(tasks.run(Part::Nothing), Ok(0), "seed {seed}");
+            let began = job.now();
+            tasks.close().expect("closes");
+            assert!(job.now() < began.after(Duration::from_secs(5)), "seed {seed}");
+            store.close().expect("closes");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+}
