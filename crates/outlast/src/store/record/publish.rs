@@ -40,11 +40,6 @@ impl<'a> RecordOp<'a> {
         if predecessor.source == PredecessorSource::Cached {
             return self.publish_compound(config, key, predecessor, new_version);
         }
-        // A replica that began to fill before this operation is found here, and gets a block or is
-        // skipped before *publish*. For later replicas repair waits until this operation has ended.
-        if !config.are_all_ready() {
-            self.find_new_replicas(config, key.partition)?;
-        }
         steps::enter(steps::Step::WriteFill);
         let image = BlockImage::new(&new_version.block, new_version.value);
         for replica in config.ready_replicas() {

@@ -10,7 +10,6 @@ use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
-use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
@@ -21,7 +20,7 @@ use crate::store::segment::head::{Phase, State};
 use crate::store::segment::layout::{Kind, PARTICIPANTS};
 use crate::store::steps;
 use crate::sync::lock;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -40,9 +39,6 @@ const REPAIR_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// The longest pause before a replica without room is tried again. Each attempt visits all records.
 const FULL_PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// How long *complete* waits for operations that began before *load_state*.
-const WRITERS_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the operation counters of the primary may stay unchanged before the next complete
 /// replica takes over its work.
@@ -78,9 +74,6 @@ pub(in crate::store) struct Repair {
     not_before: Time,
     /// Whether an activity of this member repairs, or makes an index.
     is_busy: bool,
-    /// For each partition whose replicas are being filled: the grace period since *load_state*, and
-    /// until when *complete* waits for it.
-    graces: BTreeMap<usize, (GracePeriod, Time)>,
 }
 
 impl Default for Repair {
@@ -94,7 +87,6 @@ impl Default for Repair {
             pause: REPAIR_PAUSE,
             not_before: Time(0),
             is_busy: false,
-            graces: BTreeMap::new(),
         }
     }
 }
@@ -396,9 +388,6 @@ impl RecoveryState {
             for replica in config.indices().filter(|&replica| ready.contains(replica)) {
                 work.states[replica] = op.state(config.member(replica), work.partition)?;
             }
-            let grace = GracePeriod::begin_without(store, op.participant);
-            let grace = (grace, store.job.now().after(WRITERS_WAIT));
-            lock(&store.repair).graces.insert(work.partition, grace);
         }
         let ready: Vec<ReplicaIndex> =
             config.indices().filter(|&replica| work.ready.contains(replica)).collect();
@@ -471,11 +460,6 @@ impl RecoveryState {
         for &replica in &filling {
             op.raise_floor(config.member(replica), work.partition, floor)?;
         }
-        // Before *complete*: a writer that has not seen that a replica is filling may be about to
-        // publish, and the replica may have no room for its version.
-        if !filling.is_empty() && !self.have_writers_ended(work.partition) {
-            return Ok(Progress::Waiting(Work { position: positions, ..work }));
-        }
         // *complete*, from exactly the state that *load_state* recorded.
         let mut is_left_out = false;
         for replica in filling.into_iter().filter(|&replica| !work.full.contains(replica)) {
@@ -512,19 +496,6 @@ impl RecoveryState {
             return Ok(self.wait_for_replicas(op, work, config, &leaving));
         }
         Ok(Progress::Done)
-    }
-
-    /// Whether all operations that were in flight at *load_state* have ended. An operation that is
-    /// in flight for long, since its member is stopped, is waited for only for [`WRITERS_WAIT`].
-    fn have_writers_ended(&self, partition: usize) -> bool {
-        // It is taken out, since the engine is never called under a lock.
-        let grace = lock(&self.repair).graces.remove(&partition);
-        let Some((mut grace, until)) = grace else { return true };
-        if grace.is_over(self) || self.job.now() >= until {
-            return true;
-        }
-        lock(&self.repair).graces.insert(partition, (grace, until));
-        false
     }
 
     /// Does a piece of the salvage of a partition that has no complete living replica.
