@@ -89,8 +89,8 @@ fn check_without_mpi(gate: &mut Gate) -> anyhow::Result<()> {
     let library = ["--package", "outlast", "--lib", "--test", "shm"];
     gate.step("lints of the library alone", minutes(10), clippy(&library))?;
     gate.step("lints of the command alone", minutes(10), clippy(&["--package", "outlast-cli"]))?;
-    let step = |only: &[&str]| {
-        let mut command = cargo(&["test", "--features", FEATURES]);
+    let step = |features: &str, only: &[&str]| {
+        let mut command = cargo(&["test", "--features", features]);
         for package in
             ["outlast", "outlast-c", "outlast-cli", "outlast-conformance", "outlast-tasks"]
         {
@@ -101,8 +101,8 @@ fn check_without_mpi(gate: &mut Gate) -> anyhow::Result<()> {
     };
     // The library alone: the command has the mpi engine in any case.
     let tests = ["--package", "outlast", "--test", "shm", "--", "engine_choice::"];
-    gate.step("tests without mpi", minutes(15), step(&tests))?;
-    let examples = step(&["--workspace", "--doc"]);
+    gate.step("tests without mpi", minutes(15), step("sim,faults,serde", &tests))?;
+    let examples = step(FEATURES, &["--workspace", "--doc"]);
     gate.step("examples in the documentation", minutes(10), examples)
 }
 

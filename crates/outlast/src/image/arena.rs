@@ -291,8 +291,8 @@ mod tests {
                 if job.me() == MemberId(0) {
                     let inner = &images.inner;
                     let holders = images.holders();
-                    let others = holders.iter().filter(|&&holder| holder != job.me());
-                    let holder = *others.last().expect("another holder");
+                    let mut others = holders.iter().filter(|&&holder| holder != job.me());
+                    let holder = *others.next_back().expect("another holder");
                     for round in 0..6u64 {
                         let mine = job.clone();
                         let after = Duration::from_nanos((seed * 6 + round) * 7_919 % 60_000);
