@@ -24,6 +24,24 @@ _Static_assert(sizeof(MPI_Comm) == sizeof(void *), "handles are passed as pointe
 _Static_assert(sizeof(MPI_Request) == sizeof(void *), "handles are passed as pointers");
 _Static_assert(sizeof(MPI_Win) == sizeof(void *), "handles are passed as pointers");
 
+/* The number of the interface between this file and the crate: raised with each change of a
+ * function here. INTERFACE in src/plugin.rs is equal. */
+#define SHIM_INTERFACE 1
+
+int outlast_mpi_interface(void) { return SHIM_INTERFACE; }
+
+/* The version of the Open MPI that the shim was compiled with, and what the library says that it
+ * calls. */
+int outlast_mpi_versions(int *major, int *minor, char *library, int room) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
+    int len = 0;
+    int code = MPI_Get_library_version(text, &len);
+    *major = OMPI_MAJOR_VERSION;
+    *minor = OMPI_MINOR_VERSION;
+    snprintf(library, (size_t)room, "%s", text);
+    return code;
+}
+
 /* Initializes MPI, unless the program has done so: then `is_ours` becomes 0. */
 int outlast_mpi_init(int *provided, int *is_ours) {
     int is_initialized = 0;

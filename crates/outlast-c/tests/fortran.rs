@@ -52,7 +52,9 @@ fn the_module_for_mpi_compiles() {
 fn the_codes_of_the_module_are_equal_to_the_codes_of_the_header() {
     let header = include_str!("../include/outlast.h");
     let module = include_str!("../fortran/outlast.f90");
-    let codes = header.lines().filter_map(|line| {
+    let codes = header.split_once("enum outlast_status {").expect("the enum").1;
+    let codes = codes.split_once("};").expect("its end").0;
+    let codes = codes.lines().filter_map(|line| {
         let (name, code) = line.trim().strip_prefix("OUTLAST_")?.split_once(" = ")?;
         Some((name.to_lowercase(), code.trim_end_matches(',')))
     });

@@ -1,10 +1,11 @@
-//! C programs, compiled with the C compiler of this machine against the header, and Python programs
-//! as the members of a job.
+//! C programs, compiled with the C compiler of this machine against the header, as the members of a
+//! job.
 
 mod support;
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use support::{LIMIT, kill_the_last_of, library_folder};
@@ -75,6 +76,87 @@ fn c_programs_recover_together() {
     kill_the_last_of(Launch::new(4).program(&program));
 }
 
+#[test]
+fn c_programs_make_the_calls_for_task_runtimes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("calls");
+    compile("calls.c", &program);
+    kill_the_last_of(Launch::new(4).program(&program).args([folder.path().join("snapshots")]));
+}
+
+#[test]
+fn c_programs_shrink_communicators_and_windows_after_a_death() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("windows");
+    compile("windows.c", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
+fn a_member_in_c_hands_its_replicas_over_and_leaves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("hand_over");
+    compile("hand_over.c", &program);
+    let launch = Launch::new(2).program(&program).output(Output::Capture);
+    let outcome = launch.start().expect("started").wait(LIMIT);
+    let said: String = outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
+    assert!(outcome.survivors_ok(), "{outcome}{said}");
+    assert_eq!(outcome.stdout(MemberId(1)), "ok\n", "{said}");
+}
+
+#[test]
+fn bad_input_in_c_has_a_code_and_a_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("bad");
+    compile("bad.c", &program);
+    let launch = Launch::new(1).program(&program).output(Output::Capture);
+    let outcome = launch.start().expect("started").wait(LIMIT);
+    assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
+    assert_eq!(outcome.stdout(MemberId(0)), "ok\n");
+}
+
+/// AddressSanitizer watches the memory of the program, and at its end looks for memory that the
+/// program or the library lost. The members that are killed report nothing.
+#[test]
+fn c_programs_are_clean_under_sanitizers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = [
+        "-std=c11",
+        "-D_DEFAULT_SOURCE",
+        "-g",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ];
+    for name in ["bad", "members", "calls", "windows"] {
+        let program = folder.path().join(name);
+        compile_with("cc", &options, &format!("tests/c/{name}.c"), &program);
+        if name == "bad" {
+            let launch = Launch::new(1).program(&program).output(Output::Capture);
+            let outcome = launch.start().expect("started").wait(LIMIT);
+            assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
+        } else {
+            let snapshots = folder.path().join("snapshots");
+            kill_the_last_of(Launch::new(4).program(&program).args([snapshots]));
+        }
+    }
+}
+
+#[test]
+fn the_log_of_the_library_is_written_where_outlast_log_asks_for_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("bad");
+    compile("bad.c", &program);
+    let said = |level: &str| {
+        let launch = Launch::new(1).program(&program).env("OUTLAST_LOG", level);
+        let outcome = launch.output(Output::Capture).start().expect("started").wait(LIMIT);
+        assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
+        outcome.stderr(MemberId(0))
+    };
+    assert_eq!(said("off"), "");
+    let refused = said("loud");
+    assert!(refused.contains("OUTLAST_LOG is \"loud\"; it may be off, error"), "{refused}");
+}
+
 /// The heat equation with region checkpoints: whichever member dies, and when, the result is that
 /// of a single member, bit for bit; and few lines of the program are for that.
 #[test]
@@ -101,56 +183,6 @@ fn the_heat_equation_in_c_is_bit_for_bit_right_when_members_die() {
     let source = include_str!("../../../examples/c/heat.c");
     let added = source.lines().filter(|line| line.ends_with("/* + */")).count();
     assert!((10..=30).contains(&added), "{added} lines were added");
-}
-
-fn python(members: usize, program: &str) -> Launch {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    Launch::new(members)
-        .program("python3")
-        .args([python.join("tests").join(program)])
-        .env("PYTHONPATH", &python)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"))
-}
-
-#[test]
-fn python_programs_outlast_a_member() {
-    kill_the_last_of(python(4, "members.py"));
-}
-
-#[test]
-fn python_programs_open_stores_again_after_close() {
-    kill_the_last_of(python(4, "stores.py"));
-}
-
-#[test]
-fn python_programs_adopt_all_keys_though_the_heir_dies() {
-    let mut running = python(5, "adopt.py").output(Output::Capture).start().expect("started");
-    let outcome = running.wait(LIMIT);
-    let said: String = outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
-    assert!(outcome.survivors_ok(), "{outcome}{said}");
-    assert_eq!(outcome.deaths().count(), 2, "{outcome}{said}");
-}
-
-#[test]
-fn python_programs_recover_together() {
-    kill_the_last_of(python(4, "recover.py"));
-}
-
-#[test]
-fn python_stores_all_bytes_of_buffers_and_refuses_other_types() {
-    let mut running = python(1, "buffers.py").output(Output::Capture).start().expect("started");
-    let outcome = running.wait(LIMIT);
-    let (only, said) = (MemberId(0), outcome.stderr(MemberId(0)));
-    assert!(outcome.survivors_ok(), "{outcome}{said}");
-    assert_eq!(outcome.stdout(only), "ok\n", "{said}");
-}
-
-#[test]
-fn the_python_package_has_the_version_of_the_library() {
-    let line = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
-    let project = include_str!("../../../python/pyproject.toml");
-    assert!(project.lines().any(|found| found.starts_with(&line)), "no {line} in pyproject.toml");
 }
 
 #[test]
@@ -193,32 +225,65 @@ fn the_header_of_cpp_compiles_with_and_without_exceptions() {
 fn the_codes_of_the_library_are_equal_to_the_codes_of_the_header() {
     use outlast_c::Status;
     let header = include_str!("../include/outlast.h");
-    let all = [
-        ("OUTLAST_OK", Status::Ok),
-        ("OUTLAST_ABSENT", Status::Absent),
-        ("OUTLAST_DIED", Status::Died),
-        ("OUTLAST_INVALID", Status::Invalid),
-        ("OUTLAST_NOT_JOINED", Status::NotJoined),
-        ("OUTLAST_DATA_LOST", Status::DataLost),
-        ("OUTLAST_TIMEOUT", Status::Timeout),
-        ("OUTLAST_CONFLICT", Status::Conflict),
-        ("OUTLAST_ABORTED", Status::Aborted),
-        ("OUTLAST_OVER", Status::Over),
-        ("OUTLAST_LOCKED", Status::Locked),
-        ("OUTLAST_OUT_OF_MEMORY", Status::OutOfMemory),
-        ("OUTLAST_TOO_SMALL", Status::TooSmall),
-        ("OUTLAST_WRONG_TYPE", Status::WrongType),
-        ("OUTLAST_CLOSED", Status::Closed),
-        ("OUTLAST_CORRUPT", Status::Corrupt),
-        ("OUTLAST_FAILED", Status::Failed),
-        ("OUTLAST_NESTED", Status::Nested),
-        ("OUTLAST_REVOKED", Status::Revoked),
-        ("OUTLAST_RECOVERY_FAILED", Status::RecoveryFailed),
-        ("OUTLAST_ALREADY_OPEN", Status::AlreadyOpen),
-    ];
-    for (name, status) in all {
-        let line = header.lines().find_map(|line| line.trim().strip_prefix(&format!("{name} = ")));
-        let code = line.map(|line| line.trim_end_matches(','));
-        assert_eq!(code, Some((status as i32).to_string().as_str()), "{name}");
+    let codes = header.split_once("enum outlast_status {").expect("the enum").1;
+    let codes = codes.split_once("};").expect("its end").0;
+    let in_header: Vec<(&str, String)> = codes
+        .lines()
+        .filter_map(|line| line.trim().split_once(" = "))
+        .map(|(name, code)| (name, code.trim_end_matches(',').to_string()))
+        .collect();
+    let in_library: Vec<(&str, String)> =
+        Status::ALL.iter().map(|(name, status)| (*name, (*status as i32).to_string())).collect();
+    assert_eq!(in_header, in_library);
+}
+
+/// The names of the functions that the header declares: `outlast_*(` outside of comments.
+fn declared_functions() -> BTreeSet<String> {
+    let mut header = String::new();
+    let mut rest = include_str!("../include/outlast.h");
+    while let Some((code, comment)) = rest.split_once("/*") {
+        header.push_str(code);
+        rest = comment.split_once("*/").expect("the end of a comment").1;
+    }
+    header.push_str(rest);
+    let is_name = |found: char| found.is_ascii_alphanumeric() || found == '_';
+    let before_brackets = header.split('(').map(|code| code.rsplit(|c| !is_name(c)).next());
+    before_brackets
+        .flatten()
+        .filter(|name| name.starts_with("outlast_"))
+        .map(String::from)
+        .collect()
+}
+
+#[test]
+fn header_and_library_have_the_same_functions() {
+    let library = library_folder().join("liboutlast_c.so");
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
+    let output = output.expect("nm of binutils");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let symbols = String::from_utf8_lossy(&output.stdout).into_owned();
+    let in_library: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .filter(|name| name.starts_with("outlast_"))
+        .map(String::from)
+        .collect();
+    let declared = declared_functions();
+    assert!(declared.len() > 100, "only {} functions were found", declared.len());
+    assert_eq!(declared, in_library);
+}
+
+#[test]
+fn the_version_of_the_header_is_that_of_the_library() {
+    let header = include_str!("../include/outlast.h");
+    let line = format!("#define OUTLAST_VERSION \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(header.contains(&line), "no {line}");
+    for (name, number) in [
+        ("MAJOR", env!("CARGO_PKG_VERSION_MAJOR")),
+        ("MINOR", env!("CARGO_PKG_VERSION_MINOR")),
+        ("PATCH", env!("CARGO_PKG_VERSION_PATCH")),
+    ] {
+        let line = format!("#define OUTLAST_VERSION_{name} {number}\n");
+        assert!(header.contains(&line), "no {line}");
     }
 }

@@ -1,5 +1,4 @@
-//! The store as a guest of MPI programs in C and with mpi4py, under a real mpirun, with a rank that
-//! dies.
+//! The store as a guest of MPI programs in C, under a real mpirun, with a rank that dies.
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Mpirun, Outcome, Output};
@@ -39,13 +38,7 @@ fn compile(program: &Path) {
 }
 
 fn run(ranks: usize, program: &Path, arguments: &[&Path]) -> Outcome {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
-    let launch = Launch::new(ranks)
-        .program(program)
-        .args(arguments)
-        .env("PYTHONPATH", python)
-        .env("OUTLAST_LIBRARY", library_folder().join("liboutlast_c.so"))
-        .output(Output::Capture);
+    let launch = Launch::new(ranks).program(program).args(arguments).output(Output::Capture);
     let mut running = launch.mpirun(Mpirun::new(of_mpi("mpirun"))).start().expect("mpirun starts");
     let outcome = running.wait(LIMIT);
     assert!(!outcome.timed_out, "hung: {outcome}{}", said(&outcome));
@@ -77,14 +70,5 @@ fn a_store_is_a_guest_of_c_programs() {
     ] {
         let outcome = run(2, &program, &[Path::new(mode)]);
         assert!(outcome.stdout(MemberId(1)).contains(missing), "{outcome}{}", said(&outcome));
-    }
-}
-
-#[test]
-fn a_store_is_a_guest_of_mpi4py_programs() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest.py");
-    let outcome = run(3, &of_mpi("python"), &[&script]);
-    for member in 0..2 {
-        assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{}", said(&outcome));
     }
 }

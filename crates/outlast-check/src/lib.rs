@@ -4,7 +4,8 @@
 //! generate a seeded program ([`workload`]), fill values that can be recognised again ([`value`]),
 //! record what happened ([`history`], and [`ledger`] where a process may be killed), and judge the
 //! record. The judges know nothing of the injected faults and nothing of the store: they see
-//! operations, results and times. This crate does not depend on the library that it checks.
+//! operations, results and times. [`seats`] has programs whose results an oracle knows. This crate
+//! does not depend on the library that it checks.
 //!
 //! | judge | question |
 //! |---|---|
@@ -42,6 +43,7 @@ pub mod loss;
 mod per_key;
 pub mod register;
 pub mod report;
+pub mod seats;
 pub mod serializable;
 pub mod value;
 pub mod violation;

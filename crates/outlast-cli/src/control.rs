@@ -80,6 +80,15 @@ impl CommandControl {
         Ok(self.control.write_all_at(&word.to_le_bytes(), 8 * (1 + u64::from(member)))?)
     }
 
+    /// How many bytes the first record of each member has.
+    pub(crate) fn recorded_lens(&self) -> anyhow::Result<Vec<u64>> {
+        let first = |files: &Vec<File>| match files.first() {
+            Some(file) => Ok(file.metadata()?.len()),
+            None => Ok(0),
+        };
+        self.records.iter().map(first).collect()
+    }
+
     /// How many bytes the records have in all.
     pub(crate) fn recorded_len(&self) -> anyhow::Result<u64> {
         let mut len = 0;
@@ -87,6 +96,19 @@ impl CommandControl {
             len += file.metadata()?.len();
         }
         Ok(len)
+    }
+
+    /// The record of a thread from this position on.
+    pub(crate) fn record_from(
+        &self,
+        member: usize,
+        thread: usize,
+        position: u64,
+    ) -> anyhow::Result<Vec<u8>> {
+        let file = &self.records[member][thread];
+        let mut bytes = vec![0; file.metadata()?.len().saturating_sub(position) as usize];
+        file.read_exact_at(&mut bytes, position)?;
+        Ok(bytes)
     }
 
     /// All records: for each member, the record of each thread.

@@ -11,9 +11,11 @@
 //! | [`snapshot`], [`doctor`] | inspects snapshots, checks the machine |
 //! | [`tasks`] | runs programs of tasks, kills their workers, and judges the answer |
 //! | [`hosts`] | makes several hosts of this machine |
+//! | [`mpi`] | compiles the plug-in through which Outlast calls MPI |
+//! | [`pages`] | writes man pages and completions of shells |
 //! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
 //! | [`control`], [`members`] | how a command and the members that it started talk to each other |
-//! | [`report`], [`plot`], [`quantity`] | output, figures, and numbers as users type them |
+//! | [`report`], [`plot`], [`quantity`] | output, pages, figures, and numbers as users type them |
 //!
 //! A command that starts members starts this program again with a hidden subcommand, such as
 //! `demo-member`.
@@ -29,6 +31,8 @@ mod doctor;
 mod hosts;
 mod loss_acceptor;
 mod members;
+mod mpi;
+mod pages;
 mod plan;
 mod plot;
 mod program;
@@ -65,6 +69,7 @@ enum Command {
     Snapshot(snapshot::Snapshot),
     Tasks(tasks::TasksCommand),
     Hosts(hosts::HostsCommand),
+    Mpi(mpi::MpiCommand),
     #[command(hide = true)]
     ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
@@ -73,6 +78,10 @@ enum Command {
     DetectionMember(bench::DetectionMember),
     #[command(hide = true)]
     FailureMember(bench::FailureMember),
+    #[command(hide = true)]
+    Pages(pages::Pages),
+    #[command(hide = true)]
+    PeerServer(bench::PeerServer),
     #[command(hide = true)]
     SampleMember(sample::SampleMember),
     #[command(hide = true)]
@@ -134,8 +143,11 @@ fn main() -> ExitCode {
         Command::Tasks(tasks) => tasks.execute(),
         Command::TasksMember(member) => member.execute(),
         Command::Hosts(hosts) => hosts.execute(),
+        Command::Mpi(mpi) => mpi.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
+        Command::Pages(pages) => pages.execute(),
+        Command::PeerServer(server) => server.execute(),
         Command::SampleMember(member) => member.execute(),
         Command::SnapshotBenchMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),

@@ -1,10 +1,11 @@
 //! `outlast plan`: which images to keep on a machine, how likely they are lost, and how often to
 //! save them.
 
-use crate::plot::{Curve, Figure, escape};
+use crate::plot::{Curve, Figure};
 use crate::quantity;
+use crate::report::file::{ReportFile, report_file};
+use crate::report::page::{Page, Section, Table};
 use crate::report::{print_table, say, write_json};
-use anyhow::Context;
 use clap::Args;
 use outlast_plan::{Choice, Level, Machine, PlanError, Rows};
 use serde::Serialize;
@@ -94,8 +95,8 @@ pub(crate) struct Plan {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
     /// Write the table and its figures to this file, as a page of HTML
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_parser = report_file)]
+    report: Option<ReportFile>,
     /// Write the plan as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -178,9 +179,8 @@ impl Plan {
             command: std::env::args().collect::<Vec<_>>().join(" "),
         };
         self.print(&machine, &report);
-        if let Some(path) = &self.report {
-            let page = self.page(&report);
-            std::fs::write(path, page).with_context(|| format!("writing {}", path.display()))?;
+        if let Some(file) = &self.report {
+            file.write(&self.page(&report))?;
         }
         if let Some(path) = &self.json {
             write_json(path, &report)?;
@@ -335,7 +335,7 @@ impl Plan {
     }
 
     /// The table and its figures as a page that needs no other file.
-    fn page(&self, report: &PlanReport) -> String {
+    fn page(&self, report: &PlanReport) -> Page {
         let curves = |value: &dyn Fn(&ChoiceReport) -> f64| -> Vec<Curve> {
             let mut curves: Vec<Curve> = Vec::new();
             for row in &report.choices {
@@ -367,24 +367,22 @@ impl Plan {
                 format!("{bytes:.1}")
             }),
         ];
-        let [header, rows @ ..] = &table(report)[..] else { return String::new() };
-        let cells = |tag: &str, row: &[String]| -> String {
-            let cell = |text: &String| format!("<{tag}>{}</{tag}>", escape(text));
-            format!("<tr>{}</tr>\n", row.iter().map(cell).collect::<String>())
+        let mut rows = table(report).into_iter();
+        let table = Table {
+            header: rows.next().unwrap_or_default(),
+            rows: rows.collect(),
+            names: 2,
+            ours: report.cheapest.into_iter().collect(),
+            ..Table::default()
         };
-        let body: String = rows.iter().map(|row| cells("td", row)).collect();
-        let figures: String = figures.iter().map(Figure::svg).collect();
-        format!(
-            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n\
-             <title>outlast plan</title>\n<style>\n\
-             :root {{ color-scheme: light dark }} body {{ font-family: system-ui, sans-serif }}\n\
-             td, th {{ padding: 0.2em 0.8em; text-align: right }} svg {{ max-width: 100% }}\n\
-             </style>\n<h1>Images of {} members</h1>\n<p><code>{}</code></p>\n\
-             <table>\n{}{body}</table>\n{figures}</html>\n",
-            self.members,
-            escape(&report.command),
-            cells("th", header),
-        )
+        let lead = "How likely a job loses data, and how often to save images, for each choice of \
+                    the set size and the losses that a set survives.";
+        let page = Page::new(format!("Images of {} members", self.members), lead);
+        let section = Section::new("All choices", "A star marks the cheapest choice.");
+        let page = page.section(section.table(&table));
+        figures.iter().fold(page, |page, figure| {
+            page.section(Section::new(&figure.title, "").figure(&figure.svg()))
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Figures of measurements as plain SVG: both axes are logarithmic, colours suit light and dark
 //! backgrounds, and the exact value of a point is shown under the pointer.
 
+use crate::report::page::escape;
 use std::fmt::Write;
 
 /// A figure over a number, such as that of the members.
@@ -21,10 +22,10 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<(usize, f64)>,
 }
 
-const WIDTH: f64 = 880.0;
 const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 96.0;
-const RIGHT: f64 = 290.0;
+/// The width of the field of the curves. The names of the curves are at its right.
+const FIELD: f64 = 494.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 60.0;
 
@@ -41,6 +42,11 @@ const STROKES: [(&str, &str, &str); 7] = [
 
 impl Figure {
     pub(crate) fn svg(&self) -> String {
+        // The room of a letter of the names, with enough room for the widest fonts.
+        const LETTER: f64 = 8.0;
+        let longest = self.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+        let right = LEFT + FIELD;
+        let width = (right + 62.0 + LETTER * longest as f64).max(880.0);
         let points =
             || self.lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
         let members_min = points().map(|(members, _)| *members).min().unwrap_or(1) as f64;
@@ -52,8 +58,7 @@ impl Figure {
         let (bottom, top) =
             (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
         let span = (members_max / members_min).log2().max(1.0);
-        let x =
-            |members: f64| LEFT + (WIDTH - LEFT - RIGHT) * (members / members_min).log2() / span;
+        let x = |members: f64| LEFT + FIELD * (members / members_min).log2() / span;
         let y = |value: f64| {
             HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value.log10() - bottom) / (top - bottom)
         };
@@ -64,8 +69,8 @@ impl Figure {
             svg.push('\n');
         };
         add(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {HEIGHT}\" \
+             width=\"{width}\" height=\"{HEIGHT}\" role=\"img\" \
              font-family=\"system-ui, sans-serif\" font-size=\"13\">"
         ));
         add(format_args!("<title>{}</title>", escape(&self.title)));
@@ -89,13 +94,13 @@ impl Figure {
         }
         add(format_args!("}}"));
         add(format_args!("</style>"));
-        add(format_args!("<rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>"));
+        add(format_args!("<rect class=\"ground\" width=\"{width}\" height=\"{HEIGHT}\"/>"));
         add(format_args!(
             "<text x=\"{LEFT}\" y=\"30\" font-size=\"17\" font-weight=\"600\">{}</text>",
             escape(&self.title)
         ));
 
-        let (right, floor) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        let floor = HEIGHT - BOTTOM;
         // If there are few decades, there is room for steps between them.
         let steps: &[f64] = if top - bottom <= 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let decades = bottom as i32..=top as i32;
@@ -178,10 +183,6 @@ impl Figure {
         add(format_args!("</svg>"));
         svg
     }
-}
-
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

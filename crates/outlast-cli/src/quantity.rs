@@ -51,17 +51,14 @@ impl std::fmt::Display for EngineName {
     }
 }
 
-/// The names of the engines of this build.
-const ENGINES: &str = if cfg!(feature = "mpi") { "shm, mpi" } else { "shm" };
+/// The names of the engines.
+const ENGINES: &str = "shm, mpi";
 
 /// The engine of this name.
 pub(crate) fn engine(name: &str) -> Result<EngineName, String> {
     match name {
         "shm" => Ok(EngineName::Shm),
-        "mpi" if cfg!(feature = "mpi") => Ok(EngineName::Mpi),
-        "mpi" => Err("this build has no mpi engine; type `cargo xtask mpi` and then \
-                      `cargo build --release -p outlast-cli --features mpi` (see `outlast doctor`)"
-            .to_string()),
+        "mpi" => Ok(EngineName::Mpi),
         "sim" => Err(format!(
             "the simulator has no processes (see `outlast sim`); this command has: {ENGINES}"
         )),
@@ -83,9 +80,33 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// Seconds since 1970 as a date and a time of day, in UTC.
+pub(crate) fn date(seconds: u64) -> String {
+    // Days since 0000-03-01: the leap day is then the last day of its year.
+    let days = seconds / 86_400 + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year_of_era + carry;
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_right() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(1_798_761_599), "2026-12-31 23:59:59 UTC");
+        assert_eq!(date(4_107_542_400), "2100-03-01 00:00:00 UTC");
+    }
 
     #[test]
     fn times_are_read_as_written() {

@@ -89,6 +89,31 @@ fn kills_and_stops_break_no_promise() {
     );
 }
 
+/// Runs a program of tasks, and checks its report.
+fn check_tasks(arguments: &[&str], kills: u64) {
+    let run = run(&[&["tasks", "--engine", "mpi", "--json", "-"], arguments].concat());
+    let report: Value = serde_json::from_str(&run.stdout)
+        .unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
+    assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
+    assert_eq!((&report["kills"], &report["answer"]), (&kills.into(), &report["expected"]));
+}
+
+#[test]
+fn a_program_of_tasks_outlasts_its_workers() {
+    let arguments = ["nqueens", "--n", "11", "--members", "6", "--kills", "2", "--stops", "1"];
+    check_tasks(&[&arguments[..], &["--limit", "20", "--seed", "3"]].concat(), 2);
+}
+
+#[test]
+fn a_program_of_tasks_on_three_hosts_outlasts_its_workers_and_a_host() {
+    if !is_root() {
+        return;
+    }
+    let common = ["--n", "11", "--members", "6", "--hosts", "3", "--limit", "20"];
+    check_tasks(&[&["nqueens", "--kills", "2"], &common[..]].concat(), 2);
+    check_tasks(&[&["nqueens", "--kill-host"], &common[..]].concat(), 2);
+}
+
 /// In global mode all members stop at a death.
 #[test]
 fn members_recover_together() {

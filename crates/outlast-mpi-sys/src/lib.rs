@@ -1,14 +1,18 @@
 //! The part of Open MPI 5 with ULFM that Outlast calls. No other crate calls MPI.
 //!
-//! A small C shim is compiled with the flags of `mpicc` (see `build.rs`); each function here wraps
-//! a function of the shim and returns a [`Result`] with MPI's error class and text. No function
+//! A small C shim is compiled with `mpicc` on the machine of the user (`compile`), and loaded when
+//! a process joins over MPI (`plugin`); each function here wraps a function of the shim and returns
+//! a [`Result`] with MPI's error class and text. [`load`] comes before all other calls. No function
 //! waits: there is no blocking receive, and collective calls are polled, so that the caller can
 //! bound them. The exceptions are `Comm::shrink` and `Window`, which say so.
-//!
-//! Without the feature `link` the crate is empty.
 
-#![cfg(feature = "link")]
+mod compile;
+mod plugin;
 
+pub use compile::{compile, wrappers};
+pub use plugin::{FILE_NAME, VARIABLE, in_cache, in_checkout, load};
+
+use plugin::loaded;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 
@@ -78,7 +82,52 @@ pub struct Completed {
     pub result: Result<usize>,
 }
 
-unsafe extern "C" {
+/// Declares the functions of the shim: the table that [`load`] fills, and each of them as a
+/// function that calls the plug-in.
+macro_rules! shim {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $output:ty)?;)*) => {
+        /// The functions of the plug-in.
+        pub(crate) struct Shim {
+            $(pub(crate) $name: unsafe extern "C" fn($($type),*) $(-> $output)?,)*
+        }
+
+        impl Shim {
+            /// The functions of an open plug-in.
+            ///
+            /// # Safety
+            /// The plug-in has the interface of this crate, and is never closed.
+            pub(crate) unsafe fn of(library: *mut c_void) -> std::result::Result<Shim, String> {
+                Ok(Shim {
+                    $($name: {
+                        let name = concat!(stringify!($name), "\0");
+                        let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("a name");
+                        let address = plugin::symbol(library, name)?;
+                        // SAFETY: the function of this name has this type in the shim.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($type),*) $(-> $output)?,
+                            >(address)
+                        }
+                    },)*
+                })
+            }
+        }
+
+        $(
+            /// The function of this name in the shim.
+            ///
+            /// # Safety
+            /// As `shim.c` says.
+            unsafe fn $name($($argument: $type),*) $(-> $output)? {
+                // SAFETY: the caller keeps what the shim asks for.
+                unsafe { (loaded().$name)($($argument),*) }
+            }
+        )*
+    };
+}
+
+shim! {
     fn outlast_mpi_init(provided: *mut c_int, is_ours: *mut c_int) -> c_int;
     fn outlast_mpi_thread_multiple() -> c_int;
     fn outlast_mpi_request_null() -> *mut c_void;

@@ -2,11 +2,13 @@
 //! brings a look forward if the worker has not looked for long, and shows a sign of life.
 
 use crate::board::Boards;
-use crate::record::{Entry, Keys, State, TaskId, WorkerInfo, decode, encode};
+use crate::events::{Event, Listener};
+use crate::options::Options;
+use crate::record::{Entry, Keys, Record, State, TaskId, WorkerInfo, decode, encode};
 use crate::resume::reopened;
 use crate::steps::{Step, mutant, within};
 use outlast::engine::Activity;
-use outlast::store::{Expect, Store, StoreError, StoreResult};
+use outlast::store::{Expect, Store, StoreError, StoreResult, Version};
 use outlast::{Job, MemberId, Service, Time};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,12 +35,14 @@ pub(crate) struct Shared {
     looks_seen: AtomicU64,
     /// The bound of the own slots that the store has.
     pub(crate) slots_told: AtomicU32,
-    /// The epoch whose dead have all been looked after; `u64::MAX` if none.
-    pub(crate) epoch_done: AtomicU64,
+    /// The run and the epoch whose dead have all been looked after, as [`done_word`] says. The run
+    /// is a part of it because an activity may end after the next run has begun.
+    dead_done: AtomicU64,
     pub(crate) reopened: AtomicU64,
     pub(crate) is_closed: AtomicBool,
     /// Whether this member opens the tasks of the dead again.
     has_heirs: bool,
+    pub(crate) listener: Option<Listener>,
     info: Mutex<WorkerInfo>,
     activity: Mutex<Option<Activity>>,
 }
@@ -50,7 +54,7 @@ impl Shared {
         session: u64,
         boards: Boards,
         info: WorkerInfo,
-        has_heirs: bool,
+        options: &Options,
     ) -> Shared {
         Shared {
             store: store.clone(),
@@ -62,10 +66,11 @@ impl Shared {
             looks: AtomicU64::new(0),
             looks_seen: AtomicU64::new(0),
             slots_told: AtomicU32::new(info.slots),
-            epoch_done: AtomicU64::new(u64::MAX),
+            dead_done: AtomicU64::new(0),
             reopened: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
-            has_heirs,
+            has_heirs: options.has_heirs,
+            listener: options.listener.clone(),
             info: Mutex::new(info),
             activity: Mutex::default(),
         }
@@ -79,6 +84,13 @@ impl Shared {
         *lock(&self.info) = info.clone();
     }
 
+    /// Tells the program what happened, if it wants to know.
+    pub(crate) fn tell(&self, job: &Job, event: Event) {
+        if let Some(listener) = &self.listener {
+            listener(job.now(), event);
+        }
+    }
+
     /// Waits until no activity of the background runs.
     pub(crate) fn wait_for_activity(&self, job: &Job) {
         let activity = lock(&self.activity).take();
@@ -89,9 +101,8 @@ impl Shared {
 
     /// The step `reopen`, for the owner of the records: opens the tasks again that dead workers
     /// hold, and writes hints for the open tasks of the dead.
-    fn look_after_the_dead(&self, job: &Job) -> StoreResult<()> {
+    fn look_after_the_dead(&self, job: &Job, run: u64) -> StoreResult<()> {
         let _step = within(Step::Reopen);
-        let run = self.run.load(Ordering::Acquire);
         let view = job.view();
         let me = job.me();
         let mut owners = vec![(me, self.slots_told.load(Ordering::Acquire))];
@@ -102,7 +113,9 @@ impl Shared {
                 owners.push((dead, info.map_or(0, |info| info.slots)));
             }
         }
-        let mut is_any = false;
+        // The root has no owner: the lowest living member opens it again, and so does every idle
+        // worker.
+        let mut is_any = view.living().next() == Some(me) && self.reopen_root(job, run)?;
         for (owner, slots) in owners {
             for slot in 0..slots {
                 let key = self.keys.slot(owner.0, slot);
@@ -119,16 +132,10 @@ impl Shared {
                 if !is_orphan || self.is_done(record.parent)? {
                     continue;
                 }
-                if let Some(opened) = reopened(&record) {
-                    let bytes = encode(&Entry::Task(opened));
-                    match self.store.put_if(&key, &bytes, Expect::Version(value.version())) {
-                        Ok(_) => {
-                            self.reopened.fetch_add(1, Ordering::Relaxed);
-                        }
-                        // The waiter was faster.
-                        Err(StoreError::Conflict { .. }) => continue,
-                        Err(error) => return Err(error),
-                    }
+                if let State::Held(holder) = record.state
+                    && !self.open_again(job, &key, &record, value.version(), MemberId(holder))?
+                {
+                    continue;
                 }
                 self.boards.advertise(id);
                 is_any = true;
@@ -138,6 +145,41 @@ impl Shared {
             view.living().for_each(|member| drop(job.ring(member)));
         }
         Ok(())
+    }
+
+    /// Opens the root of a run again if its holder is dead; returns whether this call did.
+    fn reopen_root(&self, job: &Job, run: u64) -> StoreResult<bool> {
+        let key = self.keys.task(TaskId::root(run));
+        let Some(value) = self.store.get(&key)? else { return Ok(false) };
+        let Some(Entry::Task(record)) = decode(value.bytes()) else { return Ok(false) };
+        match record.state {
+            State::Held(holder) if job.view().dead.contains(MemberId(holder)) => {
+                self.open_again(job, &key, &record, value.version(), MemberId(holder))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Opens a task again that a dead member holds; returns whether this call did: the worker that
+    /// waits for the task may have been faster.
+    fn open_again(
+        &self,
+        job: &Job,
+        key: &[u8],
+        record: &Record,
+        version: Version,
+        dead: MemberId,
+    ) -> StoreResult<bool> {
+        let Some(opened) = reopened(record) else { return Ok(false) };
+        match self.store.put_if(key, &encode(&Entry::Task(opened)), Expect::Version(version)) {
+            Ok(_) => {
+                self.reopened.fetch_add(1, Ordering::Relaxed);
+                self.tell(job, Event::Reopened { dead });
+                Ok(true)
+            }
+            Err(StoreError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether a task is done, so that nobody waits for its children any more.
@@ -158,7 +200,8 @@ pub(crate) struct Background(pub(crate) Arc<Shared>);
 impl Service for Background {
     fn run(&self, job: &Job) -> Time {
         let shared = &self.0;
-        if shared.is_closed.load(Ordering::Acquire) || shared.run.load(Ordering::Acquire) == 0 {
+        let run = shared.run.load(Ordering::Acquire);
+        if shared.is_closed.load(Ordering::Acquire) || run == 0 {
             return Time::NEVER;
         }
         let looks = shared.looks.load(Ordering::Relaxed);
@@ -167,13 +210,16 @@ impl Service for Background {
         }
         shared.boards.show_life();
         let epoch = job.epoch().0;
-        if epoch > 0 && shared.has_heirs && shared.epoch_done.load(Ordering::Acquire) != epoch {
+        let done = shared.dead_done.load(Ordering::Acquire);
+        let is_asked_once = mutant("heir-asked-once") && done >= done_word(run, 0);
+        let is_done = done == done_word(run, epoch) || is_asked_once;
+        if epoch > 0 && shared.has_heirs && !is_done {
             let is_running = lock(&shared.activity).as_ref().is_some_and(|one| !one.is_finished());
             if !is_running {
                 let (shared, job_of_activity) = (shared.clone(), job.clone());
                 let body = move || {
-                    if shared.look_after_the_dead(&job_of_activity).is_ok() {
-                        shared.epoch_done.store(epoch, Ordering::Release);
+                    if shared.look_after_the_dead(&job_of_activity, run).is_ok() {
+                        shared.dead_done.store(done_word(run, epoch), Ordering::Release);
                     }
                 };
                 if let Ok(activity) = job.spawn("reopen", Box::new(body)) {
@@ -183,6 +229,11 @@ impl Service for Background {
         }
         job.now().after(INTERVAL)
     }
+}
+
+/// A run and an epoch in a word. An epoch is a number of deaths, so it is small.
+fn done_word(run: u64, epoch: u64) -> u64 {
+    run << 24 | epoch
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,8 +2,9 @@
 
 use crate::cx::Cx;
 use crate::error::TaskError;
+use crate::events::Event;
 use crate::frame::Frame;
-use crate::record::{Blob, Outcome, Record, State, TaskId};
+use crate::record::{Blob, Keys, Outcome, Record, State, TaskId};
 use crate::resume::Memory;
 use crate::slots::Content;
 use crate::steps::{Step, mutant, within};
@@ -12,6 +13,10 @@ use outlast::MemberId;
 use outlast::store::Version;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+/// How often a worker that waits for repair looks whether the run is over.
+const REPAIR: Duration = Duration::from_millis(50);
 
 /// A task that this worker holds.
 pub(crate) struct Hold {
@@ -81,16 +86,18 @@ impl Worker {
             }
         };
         drop(step);
-        if id.owner() != Some(MemberId(self.me)) {
+        if let Some(from) = id.owner().filter(|owner| owner.0 != self.me) {
             self.count(|counts| &counts.moved);
+            let is_again = !record.past.is_empty();
+            self.shared.tell(&self.job, Event::Moved { from, is_again });
         }
         if !record.past.is_empty() && memory.is_none() {
             memory = self.memory_of(id, &record.past);
         }
         if let Some(memory) = &memory {
             self.count(|counts| &counts.again);
-            if memory.is_poisoned(&record.past, self.options.attempts) && !mutant("never-poisoned")
-            {
+            let failed = memory.failed_lives(&record.past);
+            if failed >= self.options.attempts && !mutant("never-poisoned") {
                 self.count(|counts| &counts.poisoned);
                 let task = self.options.registry.name(record.task).to_string();
                 let members = record.past.clone();
@@ -100,7 +107,28 @@ impl Worker {
                 return Claim::Gone;
             }
         }
+        if let Some(memory) = &memory {
+            self.wait_for_repair(memory.failed_lives(&record.past));
+        }
         Claim::Taken(Box::new(Hold { id, record, version, memory }))
+    }
+
+    /// Before a life of a task whose last lives ended without progress: waits until no replica is
+    /// missing, if one more death could lose a value. A task that kills its workers is poisoned
+    /// then, and does not end the run with `DataLost`.
+    fn wait_for_repair(&self, failed_lives: usize) {
+        let replicas = self.store.replicas_of(Keys::SESSION).len();
+        if failed_lives == 0 || failed_lives + 1 < replicas {
+            return;
+        }
+        let until = self.job.now().after(self.job.time_limit());
+        while self.job.now() < until {
+            let soon = until.min(self.job.now().after(REPAIR));
+            match self.store.wait_repaired(soon) {
+                Ok(status) if !status.is_repaired() => self.check_over(),
+                _ => return,
+            }
+        }
     }
 
     /// Runs a task that this worker holds, on top of the frame `below`, and puts its result.
@@ -116,6 +144,8 @@ impl Worker {
         };
         let unsaved = self.unsaved.get();
         self.forget_time();
+        let does = self.does();
+        self.tell_does(Event::Runs { is_again: !hold.record.past.is_empty() });
         self.depth.set(self.depth.get() + listed.weight);
         let memory = hold.memory.as_ref().map(|memory| &memory.root);
         let border = Frame::border(below, id);
@@ -144,6 +174,7 @@ impl Worker {
         self.delete(blobs);
         self.unsaved.set(unsaved);
         self.forget_time();
+        self.tell_does(does);
     }
 
     /// How a task failed, from what its panic carried. A panic that is no failure of the task goes

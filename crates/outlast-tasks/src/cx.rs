@@ -395,17 +395,22 @@ impl Worker {
         &self,
         id: TaskId,
         frame: &Frame<'_>,
-        prepare: impl FnMut(),
+        mut prepare: impl FnMut(),
     ) -> Option<Outcome> {
         let _step = within(Step::Join);
-        let outcome = self.wait_for(id, frame, prepare);
-        self.boards.unadvertise(id);
-        match &outcome {
-            Some(outcome) => self.mark_joined(id, outcome),
-            None if id.owner() == Some(MemberId(self.me)) => self.prevent(id),
-            None => {}
+        loop {
+            let outcome = self.wait_for(id, frame, &mut prepare);
+            let is_own = id.owner() == Some(MemberId(self.me));
+            if outcome.is_none() && is_own && !self.prevent(id) {
+                // The record has come up after the wait had not found it.
+                continue;
+            }
+            self.boards.unadvertise(id);
+            if let Some(outcome) = &outcome {
+                self.mark_joined(id, outcome);
+            }
+            return outcome;
         }
-        outcome
     }
 
     /// The step `save_left`: puts the output of a left half, and frees the slots inside it.

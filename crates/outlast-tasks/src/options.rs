@@ -1,7 +1,10 @@
 //! The options of a runtime.
 
 use crate::bag::Bag;
+use crate::events::{Event, Listener};
 use crate::task::{Registry, Sum, Task};
+use outlast::Time;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// When a worker saves.
@@ -28,6 +31,7 @@ pub struct Options {
     pub(crate) fence_after: Option<Duration>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) has_heirs: bool,
+    pub(crate) listener: Option<Listener>,
 }
 
 impl Default for Options {
@@ -43,6 +47,7 @@ impl Default for Options {
             fence_after: None,
             deadline: None,
             has_heirs: true,
+            listener: None,
         }
     }
 }
@@ -137,6 +142,13 @@ impl Options {
     #[doc(hidden)]
     pub fn heirs(mut self, has_heirs: bool) -> Options {
         self.has_heirs = has_heirs;
+        self
+    }
+
+    /// Sets a function that hears what this member does, for reports. The worker waits while the
+    /// function runs.
+    pub fn events(mut self, listener: impl Fn(Time, Event) + Send + Sync + 'static) -> Options {
+        self.listener = Some(Arc::new(listener));
         self
     }
 

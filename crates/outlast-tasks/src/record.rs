@@ -186,7 +186,10 @@ pub(crate) struct WorkerInfo {
     pub(crate) slots: u32,
     /// The last run that it has begun; 0 before the first.
     pub(crate) run: u64,
+    /// It puts no key of this session any more.
     pub(crate) is_closing: bool,
+    /// It has deleted its own slots.
+    pub(crate) is_clean: bool,
 }
 
 /// The names of the keys of a session.

@@ -5,6 +5,7 @@
 //! a task shares or saves lies in the slots of the worker that ran it, so the slots of the past
 //! holders have all of it.
 
+use crate::events::Event;
 use crate::record::{Blob, Entry, Keys, PathStep, Record, Saved, State, TaskId, decode};
 use crate::steps::{Step, within};
 use crate::worker::Worker;
@@ -112,10 +113,9 @@ impl Memory {
         }
     }
 
-    /// Whether each of the last `attempts` lives ended without progress.
-    pub(crate) fn is_poisoned(&self, past: &[u32], attempts: usize) -> bool {
-        past.len() >= attempts
-            && past.iter().rev().take(attempts).all(|worker| !self.progressed.contains(worker))
+    /// How many lives in a row ended without progress, up to the last one.
+    pub(crate) fn failed_lives(&self, past: &[u32]) -> usize {
+        past.iter().rev().take_while(|worker| !self.progressed.contains(worker)).count()
     }
 }
 
@@ -162,6 +162,10 @@ impl Worker {
         if let Some(opened) = reopened(record) {
             if self.insist_on_condition(id, &opened, version).is_some() {
                 self.count(|counts| &counts.reopened);
+                if let State::Held(holder) = record.state {
+                    let dead = MemberId(holder);
+                    self.shared.tell(&self.job, Event::Reopened { dead });
+                }
             }
             if !id.is_root() {
                 self.boards.advertise(id);

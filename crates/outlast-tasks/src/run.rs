@@ -5,6 +5,7 @@ use crate::board::Boards;
 use crate::claim::Claim;
 use crate::counts::{Observer, Stats};
 use crate::error::{Error, TaskError};
+use crate::events::Event;
 use crate::options::{Beat, Options};
 use crate::record::{
     Blob, Entry, Keys, Outcome, Record, State, TaskId, WorkerInfo, decode, encode, hash,
@@ -67,6 +68,9 @@ impl Tasks {
                           open it in localized mode for tasks";
             return Err(Error::Invalid { reason: reason.to_string() });
         }
+        if cfg!(panic = "abort") {
+            tracing::warn!("with panic = \"abort\" a task that panics kills its worker");
+        }
         let (session, difference) = agree_on_session(store, &options)?;
         let keys = Keys::new(session);
         if let Some(what) = difference {
@@ -76,13 +80,13 @@ impl Tasks {
             return Err(Error::Differs { what });
         }
         let board = Boards::reserve(job).map_err(StoreError::Engine)?;
-        let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false };
+        let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false, is_clean: false };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
         let refused = || match get_answered(store, &keys.refusal())? {
             Some(what) => Err(Error::Differs { what: String::from_utf8_lossy(&what).into_owned() }),
             None => Ok(()),
         };
-        let infos = match wait_for_all(store, &keys, |_| true, refused) {
+        let infos = match wait_for_all(store, &keys, |info| info.is_some(), refused) {
             Ok(infos) => infos,
             Err(error) => {
                 if matches!(error, Error::Differs { .. }) {
@@ -97,7 +101,7 @@ impl Tasks {
         };
         let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board)).collect();
         let boards = Boards::new(job, offsets);
-        let shared = Arc::new(Shared::new(store, keys, session, boards, info, options.has_heirs));
+        let shared = Arc::new(Shared::new(store, keys, session, boards, info, &options));
         job.serve(Arc::new(Background(shared.clone()))).map_err(StoreError::Engine)?;
         let worker = Worker::new(store, options, shared);
         Ok(Tasks {
@@ -117,10 +121,12 @@ impl Tasks {
             return Err(Error::Invalid { reason });
         }
         let outcome = self.run_root(&root);
+        worker.tell_does(Event::Waits);
         worker.shared.run.store(0, Ordering::Release);
         self.is_running.set(false);
         let (id, outcome) = outcome?;
-        // The runtime is between runs: a failure of the fetch unwinds as in a run.
+        // A failure of the fetch unwinds as in a run.
+        worker.knows_over.set(true);
         match catch_unwind(AssertUnwindSafe(|| worker.output(T::NAME, id, outcome))) {
             Ok(output) => Ok(output?),
             Err(payload) => Err(self.error_of(payload)),
@@ -148,7 +154,6 @@ impl Tasks {
                 worker.fail(Error::Store(StoreError::OutOfMemory { member, reason }));
             }
             self.delete_old_roots(run);
-            worker.shared.epoch_done.store(u64::MAX, Ordering::Release);
             worker.shared.run.store(run, Ordering::Release);
             // The background begins to look.
             let _ = worker.job.ring(worker.job.me());
@@ -158,7 +163,11 @@ impl Tasks {
             Ok(result) => result,
             Err(payload) => match self.error_of(payload) {
                 // The run is over elsewhere: its root says how.
-                Error::Invalid { .. } => self.result_of_root(run),
+                Error::Invalid { .. } => {
+                    worker.knows_over.set(true);
+                    let result = catch_unwind(AssertUnwindSafe(|| self.result_of_root(run)));
+                    result.unwrap_or_else(|payload| Err(self.error_of(payload)))
+                }
                 error => Err(error),
             },
         }
@@ -176,8 +185,9 @@ impl Tasks {
     fn result_of_root(&self, run: u64) -> Result<(TaskId, Outcome), Error> {
         let id = TaskId::root(run);
         let worker = &self.worker;
-        let value = get_answered(&worker.store, &worker.keys.task(id))?;
-        match value.and_then(|bytes| decode(&bytes)) {
+        let key = worker.keys.task(id);
+        let value = worker.insist(|| worker.store.get(&key));
+        match value.and_then(|value| decode(value.bytes())) {
             Some(Entry::Task(Record { state: State::Done(outcome), .. })) => Ok((id, outcome)),
             Some(Entry::Task(Record { state: State::RunFailed(reason), .. })) => {
                 Err(Error::RunFailed { reason })
@@ -286,6 +296,11 @@ impl Tasks {
         self.roots_deleted.set(past.max(self.roots_deleted.get()));
     }
 
+    /// The store that the runtime is over, for inputs and outputs of tasks.
+    pub fn store(&self) -> &Store {
+        &self.worker.store
+    }
+
     /// What this worker has done so far.
     pub fn stats(&self) -> Stats {
         let worker = &self.worker;
@@ -306,11 +321,29 @@ impl Tasks {
         shared.wait_for_activity(job);
         let info = WorkerInfo { is_closing: true, ..shared.info() };
         put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
-        // From here on no member puts a key of this session.
-        wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
+        // From here on no member puts a task or progress of this session.
+        wait_for_all(store, keys, |info| info.is_some_and(|info| info.is_closing), || Ok(()))?;
+        self.delete_own();
+        tell_clean(store, keys, &info)?;
         let result = end_session(store, keys, shared.session);
         boards.release();
         result
+    }
+}
+
+impl Tasks {
+    /// Deletes what is in the own slots, so that members delete side by side. What is left, such as
+    /// the slots of the dead, is deleted by the lowest living member.
+    fn delete_own(&self) {
+        let worker = &self.worker;
+        let mut slots = worker.slots.borrow_mut();
+        let mut own = slots.free(|_| true);
+        for slot in 0..slots.len() {
+            own.extend(slots.replaced(slot));
+            own.push(worker.keys.slot(worker.me, slot));
+        }
+        drop(slots);
+        worker.delete(own);
     }
 }
 
@@ -383,18 +416,18 @@ fn agree_on_session(store: &Store, options: &Options) -> Result<(u64, Option<Str
 /// session before all living members have heard of it: a member that does so waits for the others,
 /// and a member that comes late finds the refusal.
 fn retreat(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
-    let info = WorkerInfo { board: 0, slots: 0, run: 0, is_closing: true };
+    let info = WorkerInfo { board: 0, slots: 0, run: 0, is_closing: true, is_clean: true };
     put_answered(store, &keys.worker(store.me().0), &encode(&info))?;
-    wait_for_all(store, keys, |info| info.is_closing, || Ok(()))?;
+    wait_for_all(store, keys, |info| info.is_some_and(|info| info.is_closing), || Ok(()))?;
     end_session(store, keys, session)
 }
 
-/// Waits until the keys of all living members are there and satisfy a condition, or until `check`
-/// fails. Returns what each member told.
+/// Waits until what all living members have told satisfies a condition, or until `check` fails.
+/// Returns what each member told.
 fn wait_for_all(
     store: &Store,
     keys: &Keys,
-    is_ready: impl Fn(&WorkerInfo) -> bool,
+    is_ready: impl Fn(Option<&WorkerInfo>) -> bool,
     check: impl Fn() -> Result<(), Error>,
 ) -> Result<Vec<Option<WorkerInfo>>, Error> {
     let job = store.job();
@@ -408,12 +441,12 @@ fn wait_for_all(
         let view = job.view();
         let mut missing = None;
         for member in (0..job.members() as u32).map(MemberId) {
-            if infos[member.index()].as_ref().is_some_and(&is_ready) {
+            if infos[member.index()].is_some() && is_ready(infos[member.index()].as_ref()) {
                 continue;
             }
             let bytes = get_answered(store, &keys.worker(member.0))?;
             infos[member.index()] = bytes.and_then(|bytes| decode(&bytes));
-            if !infos[member.index()].as_ref().is_some_and(&is_ready) && view.is_living(member) {
+            if !is_ready(infos[member.index()].as_ref()) && view.is_living(member) {
                 missing.get_or_insert(member);
             }
         }
@@ -428,6 +461,20 @@ fn wait_for_all(
         }
         job.park(bell, deadline.min(job.now().after(Duration::from_millis(100))));
     }
+}
+
+/// Tells that this member has deleted its own slots, unless the session has ended without it: its
+/// key must not come up again.
+fn tell_clean(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> {
+    let key = keys.worker(store.me().0);
+    let bytes = encode(&WorkerInfo { is_clean: true, ..info.clone() });
+    retry(store.job(), || {
+        let Some(before) = store.get(&key)? else { return Ok(()) };
+        match store.put_if(&key, &bytes, Expect::Version(before.version())) {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    })
 }
 
 /// Deletes all keys of a session, the session's own last. The lowest living member does it; if it
@@ -445,6 +492,13 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         }
         let lowest = job.view().living().next().unwrap_or(job.me());
         if lowest == job.me() {
+            // A key that is gone was deleted by a lowest member that died since.
+            match wait_for_all(store, keys, |info| info.is_none_or(|info| info.is_clean), || Ok(()))
+            {
+                // Without a member that is stopped or was slow the rest is deleted all the same.
+                Ok(_) | Err(Error::Store(StoreError::Timeout { .. })) => {}
+                Err(error) => return Err(error),
+            }
             retry(job, || {
                 for key in store.scan(keys.prefix())? {
                     store.delete(&key)?;
@@ -465,7 +519,7 @@ fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
             let limit = job.time_limit();
             return Err(Error::Store(StoreError::Timeout { member: lowest, limit }));
         }
-        job.park(bell, deadline.min(job.now().after(Duration::from_millis(20))));
+        job.park(bell, deadline.min(job.now().after(Duration::from_millis(100))));
     }
 }
 

@@ -35,9 +35,9 @@ pub(crate) struct Use {
 struct Slot {
     handle: Rc<KeyHandle>,
     used: Option<Use>,
-    /// Keys of an earlier record that the slot may still hold. The next life of the parent would
-    /// miss them, so they are deleted when another entry has taken the record's place.
-    stale: Vec<Vec<u8>>,
+    /// Keys of a task that was forgotten. They are deleted after the put that replaces its record:
+    /// until then the next life of its parent finds the record, and needs them.
+    old: Vec<Vec<u8>>,
 }
 
 /// A slot that was taken.
@@ -73,7 +73,7 @@ impl Slots {
             Some(index) => index,
             None if self.len() < self.max => {
                 let handle = Rc::new(store.handle(&keys.slot(self.worker, self.len()))?);
-                self.slots.push(Slot { handle, used: None, stale: Vec::new() });
+                self.slots.push(Slot { handle, used: None, old: Vec::new() });
                 self.slots.len() - 1
             }
             None => match self.least() {
@@ -85,16 +85,11 @@ impl Slots {
             },
         };
         let slot = &mut self.slots[index];
-        slot.stale.extend(slot.used.take().map_or(Vec::new(), |used| used.blobs));
+        slot.old.extend(slot.used.take().map_or(Vec::new(), |used| used.blobs));
         let handle = slot.handle.clone();
         let generation = self.next_generation();
         let id = TaskId { worker: self.worker, slot: index as u32, generation };
         Ok(Some(Taken { id, handle }))
-    }
-
-    /// Another entry has taken the place of what the slot held; returns the keys to delete.
-    pub(crate) fn overwritten(&mut self, slot: u32) -> Vec<Vec<u8>> {
-        self.slots.get_mut(slot as usize).map_or(Vec::new(), |slot| std::mem::take(&mut slot.stale))
     }
 
     /// A generation that no slot of this worker has had.
@@ -121,6 +116,11 @@ impl Slots {
     pub(crate) fn set(&mut self, used: Use) {
         let index = used.id.slot as usize;
         self.slots[index].used = Some(used);
+    }
+
+    /// A put has replaced what was in a slot; returns the keys to delete.
+    pub(crate) fn replaced(&mut self, slot: u32) -> Vec<Vec<u8>> {
+        self.slots.get_mut(slot as usize).map_or(Vec::new(), |slot| std::mem::take(&mut slot.old))
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<(&Use, &Rc<KeyHandle>)> {

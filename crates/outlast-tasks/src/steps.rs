@@ -51,13 +51,17 @@ pub(crate) fn within(step: Step) -> failpoint::Within {
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const MUTANTS: [&str; 16] = [
+const MUTANTS: [&str; 18] = [
     // A claim takes effect whatever the record says meanwhile.
     "claim-unconditional",
     // A result takes effect whatever the record says meanwhile.
     "complete-unconditional",
     // The heir does not open the tasks of the dead again, nor does a waiter: one owner is missing.
     "reopen-skips-heir",
+    // The heirs look after the dead at the first death of a run alone.
+    "heir-asked-once",
+    // A worker that waits for a task looks at that task alone, and not at what is below it.
+    "no-walk-down",
     // The worker that waits for a task leaves it to the heir to open it again.
     "waiter-does-not-reopen",
     // A task that is opened again does not name its past holder.

@@ -5,6 +5,7 @@
 //! from what a worker waits for ([`Worker::help_below`]).
 
 use crate::claim::{Claim, Hold};
+use crate::events::Event;
 use crate::frame::Frame;
 use crate::record::{Outcome, Record, State, TaskId};
 use crate::steps::mutant;
@@ -36,6 +37,18 @@ impl Worker {
         id: TaskId,
         frame: &Frame<'_>,
         mut prepare: impl FnMut(),
+    ) -> Option<Outcome> {
+        let does = self.does();
+        let outcome = self.wait_until_done(id, frame, &mut prepare);
+        self.tell_does(does);
+        outcome
+    }
+
+    fn wait_until_done(
+        &self,
+        id: TaskId,
+        frame: &Frame<'_>,
+        prepare: &mut dyn FnMut(),
     ) -> Option<Outcome> {
         let mut is_prepared = false;
         let mut sign = None;
@@ -85,6 +98,7 @@ impl Worker {
                 prepare();
                 is_prepared = true;
             }
+            self.tell_does(Event::Waits);
             if let Some(holder) = holder {
                 self.watch(holder, &mut sign);
             }
@@ -120,7 +134,7 @@ impl Worker {
     /// Helps with an open task that may not start on this stack: runs a descendant of it that may,
     /// or opens again what dead workers hold below it. Returns whether anything was done.
     fn help_below(&self, id: TaskId, record: &Record, frame: &Frame<'_>, levels: u32) -> bool {
-        if levels == 0 {
+        if levels == 0 || mutant("no-walk-down") {
             return false;
         }
         let Some(memory) = self.memory_of(id, &record.past) else { return false };

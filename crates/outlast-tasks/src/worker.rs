@@ -8,6 +8,7 @@ use crate::background::Shared;
 use crate::board::Boards;
 use crate::counts::Counts;
 use crate::error::{Error, TaskError};
+use crate::events::{EXPOSED_NS, Event};
 use crate::frame::{Frame, Kind, Sharing};
 use crate::options::{Beat, Options};
 use crate::record::{
@@ -81,6 +82,12 @@ pub(crate) struct Worker {
     pub(crate) is_asked: Cell<bool>,
     pub(crate) run: Cell<u64>,
     run_began: Cell<u64>,
+    /// Whether this member knows that the run is over, and only fetches its output.
+    pub(crate) knows_over: Cell<bool>,
+    /// The last event that said what the worker does.
+    does: Cell<Event>,
+    /// When the unsaved work was told last.
+    exposed_told: Cell<u64>,
     pub(crate) counts: Arc<Counts>,
 }
 
@@ -110,6 +117,9 @@ impl Worker {
             is_asked: Cell::new(false),
             run: Cell::new(0),
             run_began: Cell::new(0),
+            knows_over: Cell::new(false),
+            does: Cell::new(Event::Waits),
+            exposed_told: Cell::new(0),
             counts: Arc::default(),
             shared,
         }
@@ -120,6 +130,7 @@ impl Worker {
         let now = self.job.now().0;
         self.run.set(run);
         self.run_began.set(now);
+        self.knows_over.set(false);
         self.looked.set(now);
         self.unsaved.set(0);
         self.depth.set(0);
@@ -131,6 +142,18 @@ impl Worker {
     pub(crate) fn count(&self, which: impl Fn(&Counts) -> &AtomicU64) {
         // Relaxed: counts are read for reports alone.
         which(&self.counts).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the worker does, by the last event that said so.
+    pub(crate) fn does(&self) -> Event {
+        self.does.get()
+    }
+
+    /// Tells the program that the worker runs a task or waits, if that is new.
+    pub(crate) fn tell_does(&self, event: Event) {
+        if self.shared.listener.is_some() && self.does.replace(event) != event {
+            self.shared.tell(&self.job, event);
+        }
     }
 
     /// A number below `bound`, at random (xorshift).
@@ -201,6 +224,11 @@ impl Worker {
         self.unsaved.set(self.unsaved.get().saturating_add_unsigned(elapsed));
         let unsaved = u64::try_from(self.unsaved.get()).unwrap_or(0);
         self.counts.exposed_ns.fetch_max(unsaved, Ordering::Relaxed);
+        if self.shared.listener.is_some() && now - self.exposed_told.get() >= EXPOSED_NS {
+            self.exposed_told.set(now);
+            let unsaved = Duration::from_nanos(unsaved);
+            self.shared.tell(&self.job, Event::Exposed { unsaved });
+        }
         elapsed
     }
 
@@ -218,7 +246,7 @@ impl Worker {
         if self.job.has_ended() {
             self.unwind(Some(Error::Store(StoreError::Closed)));
         }
-        if over >= self.run.get() {
+        if over >= self.run.get() && !self.knows_over.get() {
             self.unwind(None);
         }
         self.check_deadline_at(now);
@@ -383,15 +411,17 @@ impl Worker {
     }
 
     /// Makes sure that a task whose `share` was not answered, and that is not there, never comes
-    /// up: a changed version lets the late put fail.
-    pub(crate) fn prevent(&self, id: TaskId) {
+    /// up: a changed version lets the late put fail. `false` if it has come up meanwhile, and
+    /// another worker may have claimed it.
+    pub(crate) fn prevent(&self, id: TaskId) -> bool {
         let (generation, parent, path) = (id.generation, id, Path::new());
         let progress = Progress { generation, run: 0, parent, path, saved: Saved::Waits };
-        self.put_until_there(id, &encode(&Entry::Progress(progress)));
+        self.put_until_there(id, &encode(&Entry::Progress(progress)))
     }
 
     /// Puts an entry into an own slot after a put without an answer, unless that put has happened.
-    fn put_until_there(&self, id: TaskId, bytes: &[u8]) {
+    /// `false` if it has, and the task is still to be done.
+    fn put_until_there(&self, id: TaskId, bytes: &[u8]) -> bool {
         let handle = self.handle(id);
         loop {
             let value = self.insist(|| handle.get());
@@ -399,11 +429,11 @@ impl Worker {
             if let Some(Entry::Task(record)) = entry
                 && record.generation == id.generation
             {
-                return;
+                return record.state.is_final();
             }
             let expect = value.map_or(Expect::Absent, |value| Expect::Version(value.version()));
             match handle.put_if(bytes, expect) {
-                Ok(_) => return,
+                Ok(_) => return true,
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => self.try_again_after(error, &mut 0),
             }
@@ -434,10 +464,10 @@ impl Worker {
         }
     }
 
-    /// Deletes the keys of the record that an entry, which was put, has replaced in an own slot.
-    fn delete_stale(&self, slot: u32) {
-        let stale = self.slots.borrow_mut().overwritten(slot);
-        self.delete(stale);
+    /// Deletes the keys of what was in an own slot before the last put.
+    fn delete_replaced(&self, id: TaskId) {
+        let keys = self.slots.borrow_mut().replaced(id.slot);
+        self.delete(keys);
     }
 
     // ---- Saving, and what it costs.
@@ -455,7 +485,7 @@ impl Worker {
         self.cost.set((average * 15 + cost) / 16 + 1);
         if let Beat::Price(price) = self.options.beat {
             let pause = ((cost as f64 / price) as u64).clamp(BEAT_NS.0, BEAT_NS.1);
-            self.due.set(self.due.get().max(now) + pause);
+            self.due.set(self.due.get().max(now).saturating_add(pause));
         }
         self.set_beat(now);
         result
@@ -572,15 +602,15 @@ impl Worker {
             past: Vec::new(),
         };
         let bytes = encode(&Entry::Task(record));
-        let mut is_there = true;
         match handle.put(&bytes) {
-            Ok(_) => {}
+            Ok(_) => self.delete_replaced(id),
             // A part of a bag must be there: it cannot be forked again.
             Err(StoreError::Timeout { .. }) if content == Content::Part => {
                 self.put_until_there(id, &bytes);
+                self.delete_replaced(id);
             }
             // It may still happen, so it counts as shared.
-            Err(StoreError::Timeout { .. }) => is_there = false,
+            Err(StoreError::Timeout { .. }) => {}
             Err(StoreError::OutOfMemory { .. }) => {
                 self.delete(blobs);
                 return false;
@@ -588,9 +618,6 @@ impl Worker {
             Err(error) => self.fail(Error::Store(error)),
         }
         self.slots.borrow_mut().set(Use { id, parent, path, content, blobs });
-        if is_there {
-            self.delete_stale(id.slot);
-        }
         drop(step);
         self.count(|counts| &counts.shared);
         let _step = within(Step::Advertise);
@@ -702,7 +729,7 @@ impl Worker {
             Progress { generation: id.generation, run, parent, path: path.clone(), saved };
         let bytes = encode(&Entry::Progress(progress));
         match handle.put(&bytes) {
-            Ok(_) => {}
+            Ok(_) => self.delete_replaced(id),
             Err(StoreError::OutOfMemory { .. }) => {
                 self.delete(blobs);
                 return None;
@@ -719,7 +746,6 @@ impl Worker {
             before
         };
         self.delete(before.unwrap_or_default());
-        self.delete_stale(id.slot);
         self.count(|counts| &counts.saved);
         Some(id.slot)
     }

@@ -76,7 +76,7 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `mpi` | jobs over Open MPI 5 with ULFM, on a host or several (`engine::mpi`); needs its `mpicc` |
+//! | `mpi` | jobs over Open MPI 5 with ULFM, on a host or several (`engine::mpi`) |
 //! | `serde` | typed values: `Store::put_as` and `Store::get_as` |
 //! | `sim` | the simulator `outlast::sim`: thousands of members in a thread, seeded, with replay |
 //! | `faults` | fault injection for tests: [`failpoint`], and stopping and killing members |
@@ -91,6 +91,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`store`] | the store: replicated records, transactions, locks, recovery |
+//! | [`protect`] | seats: ranks with memory that outlive the processes which hold them |
 //! | [`image`] | erasure-coded objects in the memories of members, replaced atomically |
 //! | [`snapshot`] | a consistent cut of the store, in files |
 //! | [`rma`] | communicators and windows with ULFM semantics |
@@ -117,6 +118,7 @@ pub mod failpoint;
 pub mod image;
 mod job;
 pub mod launch;
+pub mod protect;
 pub mod rma;
 #[cfg(feature = "sim")]
 pub mod sim;

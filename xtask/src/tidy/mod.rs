@@ -45,6 +45,7 @@ pub(crate) fn tidy_below(paths: &[&str]) -> anyhow::Result<()> {
         ("links", documents::links(&tree, &|path| root.join(path).exists())),
         ("form of the changelog", documents::changelog(&tree)),
         ("lists of mutants", same_mutants(&tree)),
+        ("lists of mutants of tasks", same_task_mutants(&tree)),
         ("layers", layers::imports(&tree)),
         ("places of impl blocks", layers::impls(&tree)),
     ];
@@ -78,20 +79,33 @@ fn same_mutants(tree: &Tree) -> Vec<Finding> {
         let message = "the store's list of mutants is missing".to_string();
         return vec![Finding { path, line: 1, message }];
     };
-    let stores = mutants::names_in_store(&file.text);
     let hunted = mutants::MUTANTS.map(|(name, _)| name.to_string());
+    compare(file, &mutants::names_in(&file.text, "NAMES"), &hunted, "MUTANTS")
+}
+
+/// Finds a difference between the task runtime's list of mutants and the list that is hunted.
+fn same_task_mutants(tree: &Tree) -> Vec<Finding> {
+    let path = "crates/outlast-tasks/src/steps.rs";
+    let Some(file) = tree.files.iter().find(|file| file.path == path) else {
+        let message = "the task runtime's list of mutants is missing".to_string();
+        return vec![Finding { path: path.to_string(), line: 1, message }];
+    };
+    let hunted = mutants::TASK_MUTANTS.map(|(name, ..)| name.to_string());
+    compare(file, &mutants::names_in(&file.text, "const MUTANTS"), &hunted, "TASK_MUTANTS")
+}
+
+/// Compares a list of mutants in the code with the list of this name in `xtask/src/mutants.rs`.
+fn compare(file: &File, own: &[String], hunted: &[String], list: &str) -> Vec<Finding> {
     let only_in = |these: &[String], others: &[String]| -> Vec<String> {
         these.iter().filter(|name| !others.contains(name)).cloned().collect()
     };
     let find = |name: String, advice: &str| {
+        let advice = format!("{advice} {list} in xtask/src/mutants.rs");
         Finding::new(file, 1, format!("the mutant `{name}` is in one list only; {advice}"))
     };
-    let unhunted = only_in(&stores, &hunted).into_iter();
-    let unknown = only_in(&hunted, &stores).into_iter();
-    unhunted
-        .map(|name| find(name, "add it to MUTANTS in xtask/src/mutants.rs"))
-        .chain(unknown.map(|name| find(name, "remove it from MUTANTS in xtask/src/mutants.rs")))
-        .collect()
+    let unhunted = only_in(own, hunted).into_iter().map(|name| find(name, "add it to"));
+    let unknown = only_in(hunted, own).into_iter().map(|name| find(name, "remove it from"));
+    unhunted.chain(unknown).collect()
 }
 
 #[cfg(test)]

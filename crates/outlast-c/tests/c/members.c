@@ -106,14 +106,14 @@ static void every_call_once(uint32_t me) {
 
 int main(void) {
     outlast_job *job;
-    outlast_options options = {.replicas = 3};
+    outlast_options options = {sizeof options, .replicas = 3};
     EXPECT(OUTLAST_OK, outlast_join(&job));
     uint32_t me = outlast_me(job), members = outlast_members(job);
     CHECK(members == 4 && me < members);
     EXPECT(OUTLAST_OK, outlast_open(job, &options, &store));
     uint64_t seen = outlast_epoch(store);
     every_call_once(me);
-    meet(job, "done");
+    EXPECT(OUTLAST_OK, outlast_barrier(job));
     int64_t from = 0, to = 0;
     EXPECT(OUTLAST_OK, outlast_add(store, "from", 4, 0, &from));
     EXPECT(OUTLAST_OK, outlast_add(store, "to", 2, 0, &to));
@@ -121,7 +121,7 @@ int main(void) {
     int count = 0;
     EXPECT(OUTLAST_OK, outlast_scan(store, "mine/", 5, count_keys, &count));
     CHECK(count == (int)members);
-    meet(job, "counted");
+    EXPECT(OUTLAST_OK, outlast_barrier(job));
     uint32_t last = members - 1;
     if (me == last) {
         printf("ready\n");
@@ -152,7 +152,7 @@ int main(void) {
     EXPECT(OUTLAST_OK, outlast_accept_loss(store, &lost));
     CHECK(lost == 0);
     /* A second store beside the first, and the first again after it was closed. */
-    outlast_options named = {.replicas = 2, .name = "second"};
+    outlast_options named = {sizeof named, .replicas = 2, .name = "second"};
     outlast_store *second;
     EXPECT(OUTLAST_INVALID, outlast_open(job, &named, NULL));
     EXPECT(OUTLAST_OK, outlast_open(job, &named, &second));

@@ -4,14 +4,14 @@
 
 int main(void) {
     outlast_job *job;
-    outlast_options options = {.replicas = 2, .global_mode = 1};
+    outlast_options options = {sizeof options, .replicas = 2, .global_mode = 1};
     EXPECT(OUTLAST_OK, outlast_join(&job));
     uint32_t me = outlast_me(job), last = outlast_members(job) - 1;
     EXPECT(OUTLAST_OK, outlast_open(job, &options, &store));
     char key[32];
     int key_len = snprintf(key, sizeof key, "task/%u", me);
     EXPECT(OUTLAST_OK, outlast_put(store, key, key_len, "half done", 9, NULL));
-    meet(job, "done");
+    EXPECT(OUTLAST_OK, outlast_barrier(job));
     if (me == last) {
         /* Wait until the other members have left the meeting, too. */
         usleep(100000);

@@ -40,13 +40,6 @@ struct Particle {
     std::uint32_t id;
 };
 
-static void meet(const outlast::Store &store, const outlast::Job &job, const char *place) {
-    store.add(place, 1);
-    while (store.add(place, 0) < job.members()) {
-        std::this_thread::sleep_for(1ms);
-    }
-}
-
 static void every_call_once(const outlast::Store &store, std::uint32_t me) {
     const std::string key = "mine/" + std::to_string(me);
     CHECK(!store.get(key) && !store.exists(key) && !store.erase(key) && !store.adopt(key));
@@ -99,6 +92,14 @@ static void every_call_once(const outlast::Store &store, std::uint32_t me) {
         handle.put_value(round);
     }
     CHECK(handle.get_value<int>() == 999);
+    const outlast::Handle task = store.handle("task/" + key);
+    CHECK(!task.version());
+    const auto made = task.put_if("open", std::nullopt);
+    CHECK(made && task.version() == made && !task.put_if("open", std::nullopt));
+    CHECK(task.put_if("claimed", made) && !task.put_if("claimed", made));
+    task.put_parts({"head", "", "er"});
+    CHECK(task.get()->bytes == "header");
+    CHECK(store.erase("task/" + key) && task.add(41) == 41 && task.add(1) == 42);
 
     {
         const auto lock = store.lock(key + "/lock", 1s);
@@ -160,7 +161,7 @@ static void transactions(const outlast::Store &store, std::uint32_t me) {
 }
 
 int main() try {
-    outlast::Job job = outlast::Job::join();
+    outlast::Job job = outlast::Job::join(outlast::JoinOptions().with_time_limit(20s));
     outlast::Store store =
         outlast::Store::open(job, outlast::Options().with_replicas(3).with_expected_keys(1000));
     const std::uint32_t me = job.me();
@@ -168,12 +169,15 @@ int main() try {
     std::uint64_t seen = store.epoch();
     every_call_once(store, me);
     transactions(store, me);
-    meet(store, job, "written");
+    job.barrier();
     const auto sum = store.transaction([](outlast::Transaction &tx) {
         return *tx.get_value<std::int64_t>("from") + *tx.get_value<std::int64_t>("to");
     });
     CHECK(sum == 0);
-    meet(store, job, "checked");
+    const std::uint64_t bell = job.bell();
+    job.ring(me);
+    CHECK(job.park(bell, 20s));
+    job.barrier();
     if (me == last) {
         std::puts("ready");
         std::fflush(stdout);

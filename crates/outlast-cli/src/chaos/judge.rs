@@ -3,9 +3,11 @@
 use super::Chaos;
 use super::member::{FoundLine, Plan};
 use super::observations::Observations;
+use super::page;
 use crate::control::CommandControl;
 use crate::loss_acceptor::Losses;
 use crate::program;
+use crate::report::timeline::Timeline;
 use anyhow::Context;
 use outlast::store::steps;
 use outlast_check::durability::Final;
@@ -17,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Percentiles of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Times {
-    p50: f64,
-    p99: f64,
-    max: f64,
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) max: f64,
 }
 
 impl Times {
@@ -36,30 +38,33 @@ impl Times {
 #[derive(Serialize)]
 pub(super) struct ChaosReport {
     pub(super) ok: bool,
-    acked: u64,
-    lost: u64,
-    torn: u64,
-    stale: u64,
-    hung: u64,
-    nonlinearizable: u64,
-    kills: u64,
-    stops: u64,
-    detection_ms: Option<Times>,
-    unavailable_ms: Option<Times>,
-    repair_ms: Option<Times>,
-    seed: u64,
+    pub(super) acked: u64,
+    pub(super) lost: u64,
+    pub(super) torn: u64,
+    pub(super) stale: u64,
+    pub(super) hung: u64,
+    pub(super) nonlinearizable: u64,
+    pub(super) kills: u64,
+    pub(super) stops: u64,
+    pub(super) detection_ms: Option<Times>,
+    pub(super) unavailable_ms: Option<Times>,
+    pub(super) repair_ms: Option<Times>,
+    pub(super) seed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     data_lost: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cut: Option<Cut>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    deaths_by_step: Option<BTreeMap<String, u64>>,
+    pub(super) deaths_by_step: Option<BTreeMap<String, u64>>,
     /// How many calls were recorded.
-    calls: u64,
+    pub(super) calls: u64,
     /// Failures besides the calls, for example a member that ended by itself.
-    failures: Vec<String>,
+    pub(super) failures: Vec<String>,
     #[serde(skip)]
-    violations: Vec<String>,
+    pub(super) violations: Vec<String>,
+    /// With `--report`: the course of the run.
+    #[serde(skip)]
+    pub(super) timeline: Option<Timeline>,
 }
 
 /// How many writes that began after the cut were acknowledged.
@@ -122,6 +127,7 @@ pub(super) fn judge(
     let of_host: BTreeSet<u32> =
         chaos.victim_host().into_iter().flat_map(|host| chaos.members_of(host)).collect();
     let cut = observed.cut_ns.map(|cut_ns| Cut::new(&history, cut_ns, &of_host));
+    let timeline = chaos.report.as_ref().map(|_| page::timeline(chaos, &history, observed));
     let mut run = Run::new(history);
     run.observation.end_ns = end_ns;
     run.observation.dead = observed.killed();
@@ -163,6 +169,7 @@ pub(super) fn judge(
         calls,
         failures: observed.failures.clone(),
         violations: judged.violations.iter().map(ToString::to_string).collect(),
+        timeline,
     })
 }
 

@@ -13,17 +13,20 @@
 //! | [`member`] | what a member does |
 //! | [`observations`] | what the command learns during the run |
 //! | [`judge`] | the report |
+//! | [`page`] | the report as a page for a browser |
 
 mod drive;
 mod faults;
 mod judge;
 mod member;
 mod observations;
+mod page;
 
 use crate::control::CommandControl;
 use crate::hosts;
 use crate::members::{describe, left_behind, machine_ns, shared_memory_names, show_log};
 use crate::program::{ProgramKind, THREADS_MAX};
+use crate::report::file::{ReportFile, report_file};
 use crate::report::write_json;
 use crate::usage_error;
 use anyhow::{Context, bail};
@@ -72,6 +75,8 @@ Examples:
       outlast chaos --engine mpi --hosts 3 --cut-host --seconds 15
   The report as JSON; standard output gets nothing else:
       outlast chaos --json -
+  A page for a browser, with a lane for each member:
+      outlast chaos --kills 2 --stops 2 --report chaos.html
   Deaths inside the steps of the protocol, in a build for tests:
       cargo run -p outlast-cli --features faults -- chaos --kills 3 --failpoints
 
@@ -175,6 +180,9 @@ pub(crate) struct Chaos {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Write a page for a browser to this file
+    #[arg(long, value_name = "FILE", value_parser = report_file)]
+    report: Option<ReportFile>,
     /// The member that is not killed: rank 0 of the user's own mpirun is also this command
     #[arg(skip)]
     spared: Option<u32>,
@@ -306,6 +314,10 @@ impl Chaos {
         judge::print(&report);
         if let Some(path) = &self.json {
             write_json(path, &report)?;
+        }
+        if let Some(file) = &self.report {
+            file.write(&page::page(&self, &report))?;
+            eprintln!("report: {}", file.path().display());
         }
         if !report.ok {
             eprintln!("\nrepeat with: {}", self.command());

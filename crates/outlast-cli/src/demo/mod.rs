@@ -6,21 +6,26 @@
 //! every byte.
 
 mod member;
+mod rows;
 mod run;
 
 use crate::control::CommandControl;
 use crate::hosts;
 use crate::members::{Lines, describe, left_behind, shared_memory_names, show_log};
+use crate::report::file::{ReportFile, report_file};
+use crate::report::page::{Page, Section};
+use crate::report::timeline::{Death, Lane, Timeline};
 use crate::report::{say, write_json};
 use crate::usage_error;
 use anyhow::Context;
 use clap::Args;
 use member::DemoLine;
 use outlast::launch::{Launch, Output};
+use rows::{Rows, Style};
 use run::{DemoRun, Heard};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use member::DemoMember;
@@ -31,6 +36,8 @@ Examples:
       outlast demo
   The report as JSON; standard output gets nothing else:
       outlast demo --json -
+  A page for a browser, with a lane for each member:
+      outlast demo --report demo.html
 
 Exit status: 0 every acknowledged write is there and all replicas are back, 1 otherwise, 2 wrong
 usage.";
@@ -67,6 +74,9 @@ pub(crate) struct Demo {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Write a page for a browser to this file
+    #[arg(long, value_name = "FILE", value_parser = report_file)]
+    report: Option<ReportFile>,
     #[command(flatten)]
     engine_args: hosts::EngineArgs,
 }
@@ -96,6 +106,8 @@ struct DemoReport {
 struct KillReport {
     member: u32,
     at_s: f64,
+    #[serde(skip)]
+    at_ns: u64,
     first_noticed_ms: Option<f64>,
     all_noticed_ms: Option<f64>,
     /// From the kill until no replica was missing.
@@ -126,10 +138,10 @@ impl Demo {
         let running = launch.start()?;
         let pids = running.pids();
         let lines = Lines::new(self.members);
-        let mut run =
-            DemoRun { demo: &self, running, lines, heard: Heard::default(), control, began: None };
+        let mut run = DemoRun::new(&self, running, lines, control);
         let mut kills = Vec::new();
         let result = run.run(&mut kills);
+        run.erase_rows();
         let limit = HUNG_AFTER.saturating_sub(run.running.elapsed());
         let outcome = run.running.wait(if result.is_ok() { limit } else { Duration::ZERO });
         let seconds = run.running.elapsed().as_secs_f64();
@@ -186,11 +198,29 @@ impl Demo {
             left_behind,
             seconds,
         };
+        let timeline = timeline(&report, &heard, &notes);
+        self.print_rows(&rows(&timeline));
         self.print(&report);
         if let Some(path) = self.json.as_deref() {
             write_json(path, &report)?;
         }
+        if let Some(file) = &self.report {
+            let page = page(&report, &timeline);
+            file.write(&page.origin("Engine", self.engine_args.engine))?;
+            say(self.json.as_deref(), format_args!("report: {}", file.path().display()));
+        }
         Ok(report.ok)
+    }
+
+    /// Prints a row for each member, where the other lines go.
+    fn print_rows(&self, rows: &Rows) {
+        let is_for_json = self.json.as_deref() == Some(Path::new("-"));
+        let style = match is_for_json {
+            true => Style::of(&std::io::stderr()),
+            false => Style::of(&std::io::stdout()),
+        };
+        say(self.json.as_deref(), "");
+        rows.lines(style).iter().for_each(|line| say(self.json.as_deref(), line));
     }
 
     fn print(&self, report: &DemoReport) {
@@ -243,9 +273,88 @@ impl Demo {
     }
 }
 
-/// The longest time between two acknowledged writes of a record.
+/// The times of the acknowledged writes in a member's record.
+fn acked_ns(notes: &[u8]) -> Vec<u64> {
+    notes.as_chunks::<NOTE_LEN>().0.iter().map(|note| u64::from_le_bytes(*note)).collect()
+}
+
+/// The longest time between two acknowledged writes, in milliseconds.
 fn longest_pause_ms(notes: &[u8]) -> Option<f64> {
-    let times: Vec<u64> =
-        notes.as_chunks::<NOTE_LEN>().0.iter().map(|note| u64::from_le_bytes(*note)).collect();
+    let times = acked_ns(notes);
     times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e6).reduce(f64::max)
+}
+
+/// The course of the demo, from what the members reported and recorded.
+fn timeline(report: &DemoReport, heard: &Heard, notes: &[Vec<Vec<u8>>]) -> Timeline {
+    let lane = |notes: &Vec<Vec<u8>>| Lane {
+        acked_ns: notes.first().map_or(Vec::new(), |notes| acked_ns(notes)),
+        stops: Vec::new(),
+    };
+    let lanes: Vec<Lane> = notes.iter().map(lane).collect();
+    let deaths = report.kills.iter().map(|kill| {
+        let noticed = heard.noticed.iter().filter(|((_, dead), _)| *dead == kill.member);
+        let back_ns = |ms: f64| kill.at_ns + (ms * 1e6) as u64;
+        Death {
+            member: kill.member,
+            at_ns: kill.at_ns,
+            how: "kill -9".into(),
+            noticed_ns: noticed.map(|((member, _), &at_ns)| (*member, at_ns)).collect(),
+            complete_ns: kill.copies_back_ms.map(back_ns),
+        }
+    });
+    let times = || lanes.iter().flat_map(|lane| lane.acked_ns.iter().copied());
+    let (begin_ns, end_ns) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    Timeline { begin_ns, end_ns, deaths: deaths.collect(), lanes, cut_ns: None }
+}
+
+/// A row for each member, of the whole run.
+fn rows(timeline: &Timeline) -> Rows {
+    let since = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(timeline.begin_ns));
+    let writes = |lane: &Lane| lane.acked_ns.iter().map(|&at_ns| (since(at_ns), 1)).collect();
+    Rows {
+        writes: timeline.lanes.iter().map(writes).collect(),
+        kills: timeline.deaths.iter().map(|death| (death.member, since(death.at_ns))).collect(),
+        repairs: timeline
+            .deaths
+            .iter()
+            .map(|death| (since(death.at_ns), death.complete_ns.map(since)))
+            .collect(),
+        length: since(timeline.end_ns),
+    }
+}
+
+/// The report as a page.
+fn page(report: &DemoReport, timeline: &Timeline) -> Page {
+    let slowest = |time: fn(&KillReport) -> Option<f64>| {
+        let times: Option<Vec<f64>> = report.kills.iter().map(time).collect();
+        let slowest = times.and_then(|times| times.into_iter().reduce(f64::max));
+        slowest.map_or("never".into(), |ms| format!("{ms:.1} ms"))
+    };
+    let verdict =
+        if report.ok { "The store outlasted both deaths." } else { "A promise is broken." };
+    let lead = format!(
+        "{} processes write to a store with {} replicas of each value. Two of them are killed with \
+         kill -9 while they write; then other members read every acknowledged write back.",
+        report.members, report.copies
+    );
+    let mut page = Page::new("A demo of two deaths", lead)
+        .verdict(report.ok, verdict)
+        .fact(report.acked, "acknowledged writes, also of the dead members")
+        .fact(report.lost, "of them are lost")
+        .fact(
+            format!("{:.1} ms", report.longest_pause_ms),
+            "the longest pause of a surviving writer",
+        )
+        .fact(slowest(|kill| kill.all_noticed_ms), "from a kill until all survivors know")
+        .fact(slowest(|kill| kill.copies_back_ms), "from a kill until all replicas are back")
+        .fact(
+            format!("{} of {}", report.survivors, report.members),
+            "members survived and finished",
+        );
+    let wrong: Vec<&str> =
+        report.wrong.iter().chain(&report.left_behind).map(String::as_str).collect();
+    if !wrong.is_empty() {
+        page = page.section(Section::new("What is wrong", "").text(&wrong.join("\n")));
+    }
+    timeline.sections().into_iter().fold(page, Page::section)
 }

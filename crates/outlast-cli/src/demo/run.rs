@@ -1,5 +1,6 @@
 //! A run of the demo: the kills, what the members report, and what is shown of it.
 
+use super::rows::{Rows, Style};
 use super::{Demo, DemoLine, HUNG_AFTER, KILLS_AT, KillReport, NOTE_LEN, REPLICAS, WORK};
 use crate::control::{CommandControl, Phase};
 use crate::members::{DeathNews, Lines, describe, machine_ns};
@@ -48,10 +49,28 @@ pub(super) struct DemoRun<'a> {
     pub(super) heard: Heard,
     pub(super) control: CommandControl,
     /// When the members began to write; `None` before and after that.
-    pub(super) began: Option<Instant>,
+    began: Option<Instant>,
+    rows: Rows,
+    /// When the rows were drawn last, and how many there are on the terminal.
+    drawn: Option<Instant>,
+    height: usize,
 }
 
-impl DemoRun<'_> {
+/// How often the rows are drawn.
+const FRAME: Duration = Duration::from_millis(50);
+
+impl<'a> DemoRun<'a> {
+    pub(super) fn new(
+        demo: &'a Demo,
+        running: Running,
+        lines: Lines,
+        control: CommandControl,
+    ) -> DemoRun<'a> {
+        let rows = Rows { length: WORK, ..Rows::default() };
+        let heard = Heard::default();
+        DemoRun { demo, running, lines, heard, control, began: None, rows, drawn: None, height: 0 }
+    }
+
     /// Drives the members through the demo, and adds a report for each kill.
     pub(super) fn run(&mut self, kills: &mut Vec<KillReport>) -> anyhow::Result<()> {
         let members = self.demo.members;
@@ -78,6 +97,8 @@ impl DemoRun<'_> {
                 "member {victim} had ended before it was killed"
             );
             survivors.remove(&victim);
+            self.rows.kills.insert(victim, began.elapsed());
+            self.rows.repairs.push((began.elapsed(), None));
             self.line(format_args!("kill -9 of member {victim} (pid {})", pids[victim as usize]));
             self.wait_for("notice the death", |heard| {
                 survivors.iter().all(|&member| heard.noticed.contains_key(&(member, victim)))
@@ -95,6 +116,9 @@ impl DemoRun<'_> {
                 let said = heard.complete.get(&dead);
                 said.is_some_and(|said| survivors.iter().all(|member| said.contains_key(member)))
             })?;
+            if let Some((_, end)) = self.rows.repairs.last_mut() {
+                *end = Some(began.elapsed());
+            }
             let back = |member| self.heard.complete.get(&dead)?.get(&member);
             let back = Heard::since(at_ns, &survivors, back).map(|(_, all)| all);
             if let Some(back) = back {
@@ -106,6 +130,7 @@ impl DemoRun<'_> {
             kills.push(KillReport {
                 member: victim,
                 at_s,
+                at_ns,
                 first_noticed_ms: noticed.map(|(first, _)| first),
                 all_noticed_ms: noticed.map(|(_, all)| all),
                 copies_back_ms: back,
@@ -149,7 +174,7 @@ impl DemoRun<'_> {
                 bail!(describe(&end, &String::from_utf8_lossy(&stderr)));
             }
         }
-        self.draw_bar();
+        self.draw_rows();
         Ok(())
     }
 
@@ -180,24 +205,36 @@ impl DemoRun<'_> {
         }
     }
 
-    /// Draws a progress bar, if standard error is a terminal.
-    fn draw_bar(&self) {
-        const WIDTH: usize = 40;
+    /// Draws a row for each member while they write, if standard error is a terminal.
+    fn draw_rows(&mut self) {
         let (Some(began), true) = (self.began, std::io::stderr().is_terminal()) else { return };
-        let part = (began.elapsed().as_secs_f64() / WORK.as_secs_f64()).min(1.0);
-        let full = (part * WIDTH as f64) as usize;
-        let acked = self.control.recorded_len().unwrap_or(0) / NOTE_LEN as u64;
-        eprint!(
-            "\r[{}{}] {acked} writes acknowledged\x1b[K",
-            "#".repeat(full),
-            ".".repeat(WIDTH - full)
-        );
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < FRAME) {
+            return;
+        }
+        let acked = self.control.recorded_lens().unwrap_or_default();
+        let acked: Vec<u64> = acked.iter().map(|len| len / NOTE_LEN as u64).collect();
+        self.rows.record(began.elapsed(), &acked);
+        let lines = self.rows.lines(Style::of(&std::io::stderr()));
+        self.erase_rows();
+        // A terminal with fewer lines would scroll, and the next frame could not replace this one.
+        let room = rustix::termios::tcgetwinsize(std::io::stderr());
+        let room = room.map_or(24, |size| usize::from(size.ws_row)).saturating_sub(2);
+        let lines = &lines[..lines.len().min(room)];
+        let text: String = lines.iter().map(|line| format!("{line}\x1b[K\n")).collect();
+        eprint!("{text}");
+        (self.drawn, self.height) = (Some(Instant::now()), lines.len());
     }
 
-    fn line(&self, text: impl std::fmt::Display) {
-        if std::io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
+    /// Removes the rows from the terminal.
+    pub(super) fn erase_rows(&mut self) {
+        if self.height > 0 {
+            eprint!("\x1b[{}A\x1b[J", self.height);
         }
+        (self.drawn, self.height) = (None, 0);
+    }
+
+    fn line(&mut self, text: impl std::fmt::Display) {
+        self.erase_rows();
         let elapsed = self.running.elapsed().as_secs_f64();
         say(self.demo.json.as_deref(), format_args!("{elapsed:6.3} s  {text}"));
     }

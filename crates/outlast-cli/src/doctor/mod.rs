@@ -192,7 +192,7 @@ fn engine_statuses(checks: &[Check], mpi: &OpenMpi) -> Vec<EngineStatus> {
             engine: "mpi",
             status: mpi_status,
             because: mpi_missing.unwrap_or(
-                "Open MPI with ULFM is here; build the program with the feature `mpi` of outlast"
+                "Open MPI with ULFM is here; `outlast mpi setup` compiles the plug-in for it"
                     .into(),
             ),
             launch: format!("{as_root}{mpirun} --with-ft ulfm{oversubscribe} -n 4 PROGRAM ARGS..."),

@@ -89,13 +89,16 @@ impl EngineArgs {
     }
 }
 
-/// The mpirun to use: the path in MPIRUN, or the mpirun of the library that this program was built
-/// with, or the mpirun on PATH.
+/// The mpirun to use: the path in MPIRUN, or the mpirun that `cargo xtask mpi` has installed, or
+/// the mpirun on PATH.
 pub(super) fn mpirun() -> PathBuf {
-    let built_with =
-        || option_env!("OUTLAST_MPIRUN").map(PathBuf::from).filter(|path| path.exists());
+    let installed = || {
+        let libraries = outlast_mpi_sys::in_checkout().parent()?.to_path_buf();
+        let mpirun = libraries.join("../bin").canonicalize().ok()?.join("mpirun");
+        mpirun.exists().then_some(mpirun)
+    };
     let named = std::env::var_os("MPIRUN").filter(|path| !path.is_empty()).map(PathBuf::from);
-    named.or_else(built_with).unwrap_or_else(|| "mpirun".into())
+    named.or_else(installed).unwrap_or_else(|| "mpirun".into())
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@
 
 mod judge;
 mod member;
+mod page;
 
 use crate::chaos::Mode;
 use crate::program::{self, ProgramKind};
+use crate::report::file::{ReportFile, report_file};
 use crate::report::write_json;
 use crate::usage_error;
 use clap::{Args, ValueEnum};
@@ -54,6 +56,8 @@ Examples:
       outlast sim --members 5 --replicas 1 --seeds 0..1000 --kills 4 --salvage
   The report as JSON; standard output gets nothing else:
       outlast sim --seeds 0..100 --json -
+  A page for a browser:
+      outlast sim --seeds 0..1000 --kills 2 --report sim.html
 
 Exit status: 0 no seed fails, 1 a seed fails, 2 wrong usage.";
 
@@ -138,6 +142,9 @@ pub(crate) struct Sim {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Write a page for a browser to this file
+    #[arg(long, value_name = "FILE", value_parser = report_file)]
+    report: Option<ReportFile>,
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -177,6 +184,17 @@ struct SimReport {
     /// With `--beyond`: how many keys were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_lost: Option<u64>,
+    /// For the page: the runs in the order of their ends.
+    #[serde(skip)]
+    runs: Vec<SeedRun>,
+}
+
+/// What the page shows of a run.
+#[derive(Clone, Copy, Debug)]
+struct SeedRun {
+    link: Link,
+    steps: u64,
+    is_wrong: bool,
 }
 
 /// The result of a run.
@@ -252,6 +270,10 @@ impl Sim {
         );
         if let Some(path) = &self.json {
             write_json(path, &report)?;
+        }
+        if let Some(file) = &self.report {
+            file.write(&page::page(&self, &report, began.elapsed()))?;
+            eprintln!("report: {}", file.path().display());
         }
         Ok(report.ok)
     }
@@ -331,6 +353,10 @@ impl Sim {
     fn note(&self, seed: u64, judged: JudgedRun, report: &mut SimReport) {
         report.seeds += 1;
         report.steps += judged.steps;
+        if self.report.is_some() {
+            let is_wrong = !judged.wrong.is_empty();
+            report.runs.push(SeedRun { link: self.link_of(seed), steps: judged.steps, is_wrong });
+        }
         report.kills += judged.kills;
         report.stops += judged.stops;
         if self.beyond {
@@ -346,6 +372,17 @@ impl Sim {
                 replay: self.replay(seed),
                 details: texts.join("\n"),
             });
+        }
+    }
+
+    /// How the members of a seed reach each other.
+    fn link_of(&self, seed: u64) -> Link {
+        match self.link {
+            LinkChoice::Memory => Link::Memory,
+            LinkChoice::Both if self.salvage => Link::Memory,
+            LinkChoice::Network => Link::Network,
+            LinkChoice::Both if seed.is_multiple_of(2) => Link::Memory,
+            LinkChoice::Both => Link::Network,
         }
     }
 
@@ -365,13 +402,7 @@ impl Sim {
             beyond,
             salvage,
         };
-        let link = match self.link {
-            LinkChoice::Memory => Link::Memory,
-            LinkChoice::Both if salvage => Link::Memory,
-            LinkChoice::Network => Link::Network,
-            LinkChoice::Both if seed.is_multiple_of(2) => Link::Memory,
-            LinkChoice::Both => Link::Network,
-        };
+        let link = self.link_of(seed);
         let at_once =
             if beyond || salvage { self.kills } else { self.kills.min(self.replicas - 1) };
         let steps = self.calls * u64::from(self.threads) * 30;

@@ -1,13 +1,16 @@
 //! A member of `outlast tasks`: a worker, and a thread that tells the command how it goes on.
 
 use super::programs::{self, Program};
-use crate::members::{DeathNews, Watch, tell};
+use super::timeline::Recorded;
+use crate::control::{ControlAddress, MemberControl, Phase};
+use crate::members::{DeathNews, Watch, machine_ns, tell};
 use anyhow::Context;
 use clap::Args;
 use outlast::JoinOptions;
-use outlast::store::{self, Store};
+use outlast::store::{self, Expect, Store, StoreError};
 use outlast_tasks::{Stats, Tasks};
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,9 +31,8 @@ pub(super) struct Order {
     pub(super) price: f64,
     pub(super) plain: bool,
     pub(super) limit_s: u64,
-    /// Die in steps of the runtime: the members that do, each with a step and a number of engine
-    /// steps.
-    pub(super) deaths: Vec<(u32, usize, u64)>,
+    /// Where events go, and where orders to die come from.
+    pub(super) control: Option<ControlAddress>,
 }
 
 impl Order {
@@ -79,15 +81,18 @@ impl From<Stats> for Counted {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
     /// The run begins.
-    Begins,
+    Begins {
+        at_ns: u64,
+    },
     News(DeathNews),
     /// The counts so far.
     Counts(Counted),
-    /// The answer, or the error in its place.
+    /// The answers of all runs, and the error that ended the last run.
     Answer {
-        answer: Option<u64>,
+        answers: Vec<u64>,
         error: Option<String>,
         seconds: f64,
+        at_ns: u64,
         counts: Counted,
     },
 }
@@ -99,20 +104,37 @@ impl TasksMember {
         let options = store::Options::new().replicas(order.replicas).allow_fewer();
         let store =
             Store::open(&job, options.expected_keys(1 << 14)).context("opening the store")?;
-        let tasks = Tasks::open(&store, order.options()).context("opening the runtime")?;
-        for &(_, step, after) in order.deaths.iter().filter(|death| death.0 == job.me().0) {
-            outlast_tasks::steps::die_in(step, after);
+        let me = job.me().index();
+        let control = order.control.clone().map(|address| MemberControl::new(address, me));
+        let control = control.transpose()?.map(Arc::new);
+        let mut options = order.options();
+        if let Some(control) = &control {
+            let file = control.record(0)?;
+            options = options.events(move |_, event| {
+                if let Some(bytes) = (Recorded { at_ns: machine_ns(), event }).encode() {
+                    // A report without an event is better than a run that fails.
+                    let _ = (&file).write_all(&bytes);
+                }
+            });
         }
-        tell(&Line::Begins)?;
+        let tasks = Tasks::open(&store, options).context("opening the runtime")?;
+        tell(&Line::Begins { at_ns: machine_ns() })?;
         let is_over = Arc::new(AtomicBool::new(false));
         let reporter = std::thread::spawn({
             let (job, store, is_over) = (job.clone(), store.clone(), is_over.clone());
             let observer = tasks.observer();
+            let mut control = control.clone();
             move || -> anyhow::Result<()> {
                 let mut watch = Watch::default();
                 let mut told = Instant::now();
                 while !is_over.load(Ordering::Acquire) {
                     let bell = job.bell();
+                    if let Some((step, after)) =
+                        control.as_ref().map_or(Ok(None), |control| control.death())?
+                    {
+                        outlast_tasks::steps::die_in(step as usize, u64::from(after));
+                        control = None;
+                    }
                     for news in watch.poll(&job, &store)? {
                         tell(&Line::News(news))?;
                     }
@@ -126,20 +148,50 @@ impl TasksMember {
             }
         });
         let began = Instant::now();
-        let result = order.program.run(&tasks, order.n, order.seed);
+        let (mut answers, mut error) = (Vec::new(), None);
+        while error.is_none() {
+            match order.program.run(&tasks, order.n, order.seed) {
+                Ok(answer) => answers.push(answer),
+                Err(failed) => error = Some(failed.to_string()),
+            }
+            if !is_run_again(&store, answers.len(), control.as_deref())? {
+                break;
+            }
+        }
         let seconds = began.elapsed().as_secs_f64();
         is_over.store(true, Ordering::Release);
         let _ = job.ring(job.me());
         reporter.join().map_err(|_| anyhow::anyhow!("the reporter panicked"))??;
-        let (answer, error) = match result {
-            Ok(answer) => (Some(answer), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
         let is_ok = error.is_none();
-        tell(&Line::Answer { answer, error, seconds, counts: tasks.stats().into() })?;
+        let (at_ns, counts) = (machine_ns(), tasks.stats().into());
+        tell(&Line::Answer { answers, error, seconds, at_ns, counts })?;
         tasks.close().context("closing the runtime")?;
         store.close().context("closing the store")?;
         job.leave()?;
         Ok(is_ok)
+    }
+}
+
+/// Whether the members run the program again, because the command has not done all its kills and
+/// stops. The first member to get here decides for all.
+fn is_run_again(
+    store: &Store,
+    runs: usize,
+    control: Option<&MemberControl>,
+) -> anyhow::Result<bool> {
+    let Some(control) = control else { return Ok(false) };
+    let key = format!("outlast-cli/runs/{runs}");
+    let is_again = control.phase()? == Phase::Work;
+    loop {
+        match store.put_if(key.as_bytes(), &[u8::from(is_again)], Expect::Absent) {
+            Err(StoreError::Timeout { .. }) => continue,
+            Ok(_) | Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match store.get(key.as_bytes()) {
+            Ok(decided) => return Ok(decided.is_some_and(|value| value.bytes() == [1])),
+            Err(StoreError::Timeout { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }

@@ -2,32 +2,33 @@
 //! stopped meanwhile; the answer must be right all the same.
 
 mod member;
-mod programs;
+mod page;
+pub(crate) mod programs;
+mod run;
+mod timeline;
 
 use crate::hosts::EngineArgs;
-use crate::members::{
-    DeathNews, Lines, describe, left_behind, machine_ns, shared_memory_names, show_log,
-};
 use crate::quantity::{self, EngineName};
 use crate::report::{say, write_json};
 use crate::usage_error;
 use anyhow::Context;
 use clap::Args;
-use member::{Counted, Line, Order};
+use member::{Counted, Order};
 use outlast::MemberId;
-use outlast::launch::{Launch, Output, Running};
-use outlast::sim::{self, Random};
+use outlast::sim;
 use outlast::store::{self, Store};
-use outlast_tasks::{Tasks, steps};
+use outlast_tasks::Tasks;
 use programs::Program;
 use serde::Serialize;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use timeline::{Recorded, Timeline};
 
 pub(crate) use member::TasksMember;
+pub(crate) use run::measure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,15 +38,13 @@ Examples:
       outlast tasks nqueens --n 14 --members 2 --plain
   Simulated members, with deaths and stops at any step:
       outlast tasks random --engine sim --members 6 --kills 2 --stops 2 --seed 42
+  Three hosts made of this machine, of which one is lost, and a page that shows the run:
+      outlast tasks uts --engine mpi --hosts 3 --members 6 --kill-host --report tasks.html
+
+While it runs, each second has a line with a sign for each member: # runs a task, + runs a task that
+a dead member had begun, - waits, s is stopped, . is dead.
 
 Exit status: 0 the answer is right at every survivor, 1 otherwise, 2 wrong usage.";
-
-/// How long the first kill comes after the start of the run, and the least time between two kills.
-const PAUSE: Duration = Duration::from_millis(150);
-/// How long a stopped member is stopped.
-const STOP: Duration = Duration::from_millis(300);
-/// How much longer than the deadline of the run the command waits for the members.
-const GRACE: Duration = Duration::from_secs(40);
 
 /// Where the members of a program run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +73,12 @@ pub(crate) struct TasksCommand {
     /// How many members to start
     #[arg(long, value_name = "N", default_value_t = 4)]
     members: usize,
-    /// How many members to kill, one after the other
+    /// How many members to kill, one after the other; the program runs again until all are
     #[arg(long, value_name = "K", default_value_t = 0)]
     kills: usize,
+    /// Kill all members of a host at once, with --hosts
+    #[arg(long, requires = "hosts", conflicts_with_all = ["kills", "failpoints"])]
+    kill_host: bool,
     /// How many times a member is stopped for a while
     #[arg(long, value_name = "S", default_value_t = 0)]
     stops: usize,
@@ -95,7 +97,7 @@ pub(crate) struct TasksCommand {
     /// The share of the time that may go into saving
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     price: f64,
-    /// Kill members inside steps of the runtime, in builds with the feature `faults`
+    /// Let members die inside steps of the runtime, in builds with the feature `faults`; only shm
     #[arg(long)]
     failpoints: bool,
     /// Chooses the victims, the times of kills and stops, and what `sort` and `random` compute
@@ -107,6 +109,9 @@ pub(crate) struct TasksCommand {
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Write a page with a lane for each member to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 /// The report of a run.
@@ -115,34 +120,73 @@ struct TasksReport {
     ok: bool,
     program: &'static str,
     n: u32,
+    engine: String,
     members: usize,
     survivors: usize,
     answer: Option<u64>,
     expected: u64,
+    /// How many times the program ran: until all kills and stops were done.
+    runs: usize,
     seconds: f64,
-    kills: Vec<KillReport>,
+    /// How long the work would have taken had no worker waited, and no work been lost.
+    ideal_seconds: f64,
+    kills: usize,
     stops: usize,
     forks: u64,
     shared: u64,
     moved: u64,
     reopened: u64,
+    /// Tasks that a worker ran although an earlier worker had begun them.
     again: u64,
+    /// The work that was lost with the dead, and so was done again, at most.
+    again_ms: f64,
     found: u64,
     diverged: u64,
     poisoned: u64,
+    /// The longest work that only a stack knew.
     exposed_ms: f64,
+    /// From a death to the opening of a task that the dead member held.
+    reopened_ms: Option<Spread>,
     saving_share: f64,
     beat_us: f64,
     seed: u64,
+    deaths: Vec<DeathReport>,
+    by_member: Vec<Counted>,
+    command: String,
     wrong: Vec<String>,
     left_behind: Vec<String>,
 }
 
-#[derive(Clone, Serialize)]
-struct KillReport {
+/// A death that the command has brought about.
+#[derive(Clone, Default, Serialize)]
+struct DeathReport {
     member: u32,
     at_s: f64,
+    step: Option<String>,
     first_noticed_ms: Option<f64>,
+    /// How many tasks that the member held were opened again, and when the last of them was.
+    reopened: usize,
+    reopened_ms: Option<f64>,
+    lost_ms: f64,
+}
+
+/// Percentiles of a sample.
+#[derive(Clone, Copy, Serialize)]
+struct Spread {
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// The percentiles of a sample in ascending order; `None` if it is empty.
+    fn new(sorted: &[f64]) -> Option<Spread> {
+        let at = |per_cent: usize| {
+            let rank = (sorted.len() * per_cent).div_ceil(100).max(1) - 1;
+            sorted.get(rank).copied()
+        };
+        Some(Spread { p50: at(50)?, p99: at(99)?, max: *sorted.last()? })
+    }
 }
 
 impl TasksCommand {
@@ -166,6 +210,18 @@ impl TasksCommand {
         if self.failpoints && !outlast::failpoint::AVAILABLE {
             usage_error("tasks", "--failpoints needs a build with the feature `faults`");
         }
+        if self.failpoints && self.engine != Engine::Real(EngineName::Shm) {
+            usage_error("tasks", "--failpoints: only members on the shm engine die in a step");
+        }
+        if self.kill_host && self.hosts.is_none_or(|hosts| hosts < 2) {
+            usage_error("tasks", "--kill-host needs a second host");
+        }
+        if self.hosts.is_some() && self.engine == Engine::Sim {
+            usage_error("tasks", "--hosts goes with --engine mpi");
+        }
+        if let Some(path) = &self.report {
+            std::fs::write(path, "").with_context(|| format!("writing {}", path.display()))?;
+        }
         let n = self.n.unwrap_or(self.program.size());
         let expected = match self.program.expected(n, self.seed) {
             Ok(expected) => expected,
@@ -177,9 +233,11 @@ impl TasksCommand {
             members: self.members,
             expected,
             seed: self.seed,
+            engine: self.place(),
+            command: self.command_line(n),
             ..TasksReport::default()
         };
-        let report = match self.engine {
+        let (report, timeline) = match self.engine {
             Engine::Sim => self.simulate(report),
             Engine::Real(engine) => {
                 self.run_processes(EngineArgs { engine, hosts: self.hosts }, report)?
@@ -189,10 +247,44 @@ impl TasksCommand {
         if let Some(path) = self.json.as_deref() {
             write_json(path, &report)?;
         }
+        if let Some(path) = &self.report {
+            std::fs::write(path, page::html(&report, &timeline))
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
         Ok(report.ok)
     }
 
-    fn order(&self, n: u32, deaths: Vec<(u32, usize, u64)>) -> Order {
+    /// The engine and the hosts, for people.
+    fn place(&self) -> String {
+        match (self.engine, self.hosts) {
+            (Engine::Sim, _) => "sim".to_string(),
+            (Engine::Real(engine), None) => engine.to_string(),
+            (Engine::Real(engine), Some(hosts)) => format!("{engine} --hosts {hosts}"),
+        }
+    }
+
+    /// The command that makes these choices again.
+    fn command_line(&self, n: u32) -> String {
+        let flag = |is_set: bool, text: &str| if is_set { text.to_string() } else { String::new() };
+        format!(
+            "outlast tasks {} --n {n} --engine {} --members {}{}{}{} --replicas {}{} --price {} \
+             --seed {} --limit {}{}",
+            self.program.name(),
+            self.place(),
+            self.members,
+            flag(self.kills > 0, &format!(" --kills {}", self.kills)),
+            flag(self.kill_host, " --kill-host"),
+            flag(self.stops > 0, &format!(" --stops {}", self.stops)),
+            self.replicas,
+            flag(self.plain, " --plain"),
+            self.price,
+            self.seed,
+            self.limit,
+            flag(self.failpoints, " --failpoints")
+        )
+    }
+
+    fn order(&self, n: u32) -> Order {
         Order {
             program: self.program,
             n,
@@ -201,138 +293,71 @@ impl TasksCommand {
             price: self.price,
             plain: self.plain,
             limit_s: self.limit,
-            deaths,
+            control: None,
         }
     }
 
     /// Runs the program under the simulator.
-    fn simulate(&self, mut report: TasksReport) -> TasksReport {
-        let order = self.order(report.n, Vec::new());
+    fn simulate(&self, mut report: TasksReport) -> (TasksReport, Timeline) {
+        let order = self.order(report.n);
         let mut options = sim::Options::new(self.members, self.seed);
         options = options.link(sim::Link::of_seed(self.seed));
         options.stack_len = 8 << 20;
         let options = options.random_faults(self.kills, self.stops, 20_000);
-        let began = Instant::now();
         let heard = Rc::new(RefCell::new(Vec::new()));
+        let events = Arc::new(Mutex::new(vec![Vec::new(); self.members]));
         let result = sim::run(&options, {
-            let heard = heard.clone();
+            let (heard, events) = (heard.clone(), events.clone());
             move |job| {
                 let small = store::Options::new().replicas(order.replicas).allow_fewer();
                 let small = small.partitions(16).expected_keys(1 << 10);
                 let Ok(store) = Store::open(&job, small) else { return };
-                let Ok(tasks) = Tasks::open(&store, order.options().beat_forks(200)) else {
-                    return;
-                };
+                let (me, events) = (job.me().index(), events.clone());
+                let options = order.options().beat_forks(200).events(move |at, event| {
+                    let mut all = events.lock().unwrap_or_else(|poison| poison.into_inner());
+                    all[me].push(Recorded { at_ns: at.0, event });
+                });
+                let Ok(tasks) = Tasks::open(&store, options) else { return };
+                let began = job.now().0;
                 let answer = order.program.run(&tasks, order.n, order.seed);
-                heard.borrow_mut().push((job.me().0, answer, Counted::from(tasks.stats())));
+                let (counts, ended) = (Counted::from(tasks.stats()), job.now().0);
+                heard.borrow_mut().push((job.me().0, answer, counts, (began, ended)));
                 let _ = tasks.close();
                 let _ = store.close();
                 let _ = job.leave();
             }
         });
-        report.seconds = began.elapsed().as_secs_f64();
+        let heard = heard.take();
+        let events = std::mem::take(&mut *events.lock().unwrap_or_else(|one| one.into_inner()));
+        let began = heard.iter().map(|one| one.3.0).min().unwrap_or(0);
+        let ended = heard.iter().map(|one| one.3.1).max().unwrap_or(began);
+        // A member that gave no answer has died, no earlier than its last event.
+        let is_silent = |member: &u32| !heard.iter().any(|one| one.0 == *member);
+        let last = |member: u32| events[member as usize].last().map_or(began, |one| one.at_ns);
+        let silent = (0..self.members as u32).filter(is_silent);
+        let deaths: BTreeMap<u32, u64> = silent.map(|member| (member, last(member))).collect();
+        let timeline = Timeline::new(&events, (began, ended), &deaths);
+        report.seconds = (ended - began) as f64 / 1e9;
         report.stops = result.stops as usize;
-        report.survivors = heard.borrow().len();
-        for (member, answer, counts) in heard.borrow().iter() {
-            report.add(counts, 1.0);
+        report.kills = result.kills as usize;
+        report.runs = 1;
+        report.survivors = heard.len();
+        let mut counts = vec![Counted::default(); self.members];
+        for (member, answer, counted, _) in heard {
+            counts[member as usize] = counted;
             match answer {
-                Ok(answer) => report.hear(*member, *answer),
-                Err(error) => report.wrong.push(format!("{}: {error}", MemberId(*member))),
+                Ok(answer) => report.hear(member, answer),
+                Err(error) => report.wrong.push(format!("{}: {error}", MemberId(member))),
             }
         }
+        report.take(&counts, &timeline);
         if !result.is_ok() {
             report.wrong.push(format!("the run ended as {:?}", result.outcome));
             report.wrong.extend(result.hung.iter().map(ToString::to_string));
             report.wrong.extend(result.panics.iter().map(|panic| panic.message.clone()));
         }
         report.ok = report.wrong.is_empty() && report.answer == Some(report.expected);
-        report
-    }
-
-    /// Runs the program in processes.
-    fn run_processes(
-        &self,
-        args: EngineArgs,
-        mut report: TasksReport,
-    ) -> anyhow::Result<TasksReport> {
-        let before = shared_memory_names();
-        let mut random = Random::new(self.seed);
-        // Inside the user's own mpirun rank 0 is this command as well.
-        let first = u32::from(outlast::launch::rank().is_some());
-        let mut victims: Vec<u32> = (first..self.members as u32).collect();
-        let draw = |random: &mut Random, from: &mut Vec<u32>| {
-            let index = random.below(from.len() as u64) as usize;
-            from.swap_remove(index)
-        };
-        let victims: Vec<u32> =
-            (0..self.kills.min(victims.len())).map(|_| draw(&mut random, &mut victims)).collect();
-        let deaths = victims.iter().filter(|_| self.failpoints).map(|&victim| {
-            (victim, random.below(steps::NAMES.len() as u64) as usize, 1 + random.below(30))
-        });
-        let order = self.order(report.n, deaths.collect());
-        let launch = Launch::new(self.members)
-            .program(std::env::current_exe().context("finding this program's own path")?)
-            .args(["tasks-member", &serde_json::to_string(&order)?])
-            .segment_limit(1 << 30)
-            .die_with_launcher(true)
-            .output(Output::Capture);
-        let (launch, hosts) = args.prepare(launch, self.members)?;
-        let running = launch.start()?;
-        let pids = running.pids();
-        let mut run = Run {
-            command: self,
-            lines: Lines::new(self.members),
-            running,
-            random,
-            begun: BTreeSet::new(),
-            complete: 0,
-            noticed: BTreeMap::new(),
-            counts: vec![Counted::default(); self.members],
-            answers: BTreeMap::new(),
-            killed: Vec::new(),
-            shown: Instant::now(),
-        };
-        let result = run.drive(&victims);
-        let limit = if result.is_ok() { GRACE } else { Duration::ZERO };
-        let outcome = run.running.wait(limit);
-        let _ = run.listen();
-        show_log(&outcome);
-        if let Err(error) = &result {
-            report.wrong.push(format!("{error:#}"));
-        }
-        let killed: BTreeSet<u32> = run.killed.iter().map(|kill| kill.member).collect();
-        for end in outcome.members.iter().filter(|end| !end.is_ok()) {
-            if !killed.contains(&end.member.0) {
-                report.wrong.push(describe(end, &outcome.stderr(end.member)));
-            }
-        }
-        for (&member, (answer, error, seconds)) in &run.answers {
-            report.seconds = report.seconds.max(*seconds);
-            match (answer, error) {
-                (Some(answer), _) => report.hear(member, *answer),
-                (None, error) => report.wrong.push(format!(
-                    "{}: {}",
-                    MemberId(member),
-                    error.as_deref().unwrap_or("no answer")
-                )),
-            }
-        }
-        let seconds = report.seconds;
-        run.counts.iter().for_each(|counts| report.add(counts, seconds * self.members as f64));
-        report.kills = run.killed.clone();
-        for kill in &mut report.kills {
-            kill.first_noticed_ms = run.noticed.get(&kill.member).copied();
-        }
-        report.survivors = outcome.survivors().filter(|end| end.is_ok()).count();
-        drop(run);
-        drop(hosts);
-        report.left_behind = left_behind(&before, &pids);
-        report.stops = self.stops;
-        report.ok = report.wrong.is_empty()
-            && report.left_behind.is_empty()
-            && !outcome.timed_out
-            && report.answer == Some(report.expected);
-        Ok(report)
+        (report, timeline)
     }
 
     fn print(&self, report: &TasksReport) {
@@ -345,13 +370,13 @@ impl TasksCommand {
             report.answer == Some(report.expected),
             format!("{answer} {}; it must be {}", self.program.unit(), report.expected),
         );
-        let struck = report.kills.len();
+        let struck = report.kills;
         line(
             report.wrong.is_empty(),
-            format!("{} of {} finished; {struck} killed", report.survivors, report.members),
+            format!("{} of {} members finished; {struck} died", report.survivors, report.members),
         );
         if struck < self.kills && self.engine != Engine::Sim {
-            let text = "the run was over before all kills; a larger --n takes longer";
+            let text = "the limit came before all kills; --limit allows more time";
             say(json, format_args!("         {text}"));
         }
         say(
@@ -376,10 +401,36 @@ impl TasksCommand {
                 report.exposed_ms
             ),
         );
+        if struck > 0 {
+            let opened = report.reopened_ms.map_or(String::new(), |spread| {
+                format!("; tasks of the dead were open again after at most {:.1} ms", spread.max)
+            });
+            let text = format!(
+                "{} cost at most {:.1} ms of work, which ran again{opened}",
+                if struck == 1 { "a death".to_string() } else { format!("{struck} deaths") },
+                report.again_ms
+            );
+            say(json, format_args!("         {text}"));
+        }
         for text in report.wrong.iter().chain(&report.left_behind).take(10) {
             say(json, format_args!("         {text}"));
         }
-        say(json, format_args!("         {:.2} s", report.seconds));
+        let runs = match report.runs {
+            0 | 1 => String::new(),
+            runs => format!(" for {runs} runs"),
+        };
+        let of_time = if self.engine == Engine::Sim { " of virtual time" } else { "" };
+        say(
+            json,
+            format_args!(
+                "         {:.2} s{of_time}{runs}; workers that never wait and lose nothing \
+                 would take {:.2} s",
+                report.seconds, report.ideal_seconds
+            ),
+        );
+        if let Some(path) = &self.report {
+            say(json, format_args!("         the page is in {}", path.display()));
+        }
     }
 }
 
@@ -392,152 +443,29 @@ impl TasksReport {
         self.answer = Some(answer);
     }
 
-    fn add(&mut self, counts: &Counted, worker_seconds: f64) {
-        self.forks += counts.forks;
-        self.shared += counts.shared;
-        self.moved += counts.moved;
-        self.reopened += counts.reopened;
-        self.again += counts.again;
-        self.found += counts.found;
-        self.diverged += counts.diverged;
-        self.poisoned += counts.poisoned;
-        self.exposed_ms = self.exposed_ms.max(counts.exposed_ms);
-        self.beat_us = self.beat_us.max(counts.beat_us);
-        if worker_seconds > 0.0 {
-            self.saving_share += counts.saving_ms / 1e3 / worker_seconds;
-        }
-    }
-}
-
-/// A run in processes.
-struct Run<'a> {
-    command: &'a TasksCommand,
-    running: Running,
-    lines: Lines,
-    random: Random,
-    begun: BTreeSet<u32>,
-    /// The number of dead members with which no replica was missing.
-    complete: u64,
-    /// By dead member: when the first survivor noticed, in milliseconds after the kill.
-    noticed: BTreeMap<u32, f64>,
-    counts: Vec<Counted>,
-    answers: BTreeMap<u32, (Option<u64>, Option<String>, f64)>,
-    killed: Vec<KillReport>,
-    shown: Instant,
-}
-
-impl Run<'_> {
-    /// Kills and stops members until the run is over.
-    fn drive(&mut self, victims: &[u32]) -> anyhow::Result<()> {
-        let members = self.command.members;
-        let deadline = Instant::now() + Duration::from_secs(self.command.limit) + GRACE;
-        let mut pending = victims.iter().copied();
-        let mut stops = self.command.stops;
-        let mut stopped: Option<(MemberId, Instant)> = None;
-        let mut next = None;
-        let mut victim = pending.next();
-        let mut killed_ns: BTreeMap<u32, u64> = BTreeMap::new();
-        loop {
-            self.listen()?;
-            for (member, at) in &killed_ns {
-                if let Some(noticed) = self.noticed.get_mut(member)
-                    && *noticed > 1e9
-                {
-                    *noticed = (*noticed - *at as f64) / 1e6;
-                }
-            }
-            let is_over = !self.answers.is_empty() || self.running.running() == 0;
-            if let Some((member, until)) = stopped
-                && (Instant::now() >= until || is_over)
-            {
-                self.running.resume(member)?;
-                self.say(format_args!("{member} goes on"));
-                stopped = None;
-            }
-            if (is_over && stopped.is_none()) || Instant::now() >= deadline {
-                return Ok(());
-            }
-            let has_begun = self.begun.len() + killed_ns.len() >= members;
-            let at = match (has_begun, next) {
-                (false, _) => None,
-                (true, None) => {
-                    next = Some(Instant::now() + PAUSE);
-                    None
-                }
-                (true, at) => at,
-            };
-            let is_repaired = self.complete >= killed_ns.len() as u64;
-            if at.is_some_and(|at| Instant::now() >= at) && is_repaired {
-                let pause = PAUSE + Duration::from_millis(self.random.below(200));
-                next = Some(Instant::now() + pause);
-                if let Some(member) = victim.take() {
-                    victim = pending.next();
-                    if self.running.kill(MemberId(member))? {
-                        killed_ns.insert(member, machine_ns());
-                        let at_s = self.running.elapsed().as_secs_f64();
-                        self.killed.push(KillReport { member, at_s, first_noticed_ms: None });
-                        self.say(format_args!("kill -9 of {}", MemberId(member)));
-                    }
-                } else if stops > 0 && stopped.is_none() {
-                    stops -= 1;
-                    let member = MemberId(self.random.below(members as u64) as u32);
-                    if !killed_ns.contains_key(&member.0) && self.running.stop(member)? {
-                        self.say(format_args!("SIGSTOP of {member}"));
-                        stopped = Some((member, Instant::now() + STOP));
-                    }
-                }
-            }
-            self.show();
-            std::thread::sleep(Duration::from_millis(3));
-        }
-    }
-
-    /// Takes what the members have told.
-    fn listen(&mut self) -> anyhow::Result<()> {
-        for (member, line) in self.lines.take::<Line>(&self.running)? {
-            match line {
-                Line::Begins => {
-                    self.begun.insert(member);
-                }
-                Line::News(DeathNews::Noticed { dead, at_ns }) => {
-                    self.noticed.entry(dead).or_insert(at_ns as f64);
-                }
-                Line::News(DeathNews::Complete { dead, .. }) => {
-                    self.complete = self.complete.max(dead);
-                }
-                Line::Counts(counts) => self.counts[member as usize] = counts,
-                Line::Answer { answer, error, seconds, counts } => {
-                    self.counts[member as usize] = counts;
-                    self.answers.insert(member, (answer, error, seconds));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn say(&self, text: std::fmt::Arguments<'_>) {
-        let seconds = self.running.elapsed().as_secs_f64();
-        say(self.command.json.as_deref(), format_args!("{seconds:>6.2} s  {text}"));
-    }
-
-    /// Shows once a second how each member goes on.
-    fn show(&mut self) {
-        if self.shown.elapsed() < Duration::from_secs(1) {
-            return;
-        }
-        self.shown = Instant::now();
-        for (member, counts) in self.counts.iter().enumerate() {
-            if self.killed.iter().any(|kill| kill.member == member as u32) {
-                continue;
-            }
-            self.say(format_args!(
-                "{:<10} {:>12} forks {:>7} shared {:>6} moved {:>5} run again",
-                MemberId(member as u32).to_string(),
-                counts.forks,
-                counts.shared,
-                counts.moved,
-                counts.again
-            ));
-        }
+    /// Takes what the members have counted, and what the events show.
+    fn take(&mut self, counts: &[Counted], timeline: &Timeline) {
+        let sum = |count: fn(&Counted) -> u64| counts.iter().map(count).sum::<u64>();
+        let max = |count: fn(&Counted) -> f64| counts.iter().map(count).fold(0.0, f64::max);
+        self.forks = sum(|one| one.forks);
+        self.shared = sum(|one| one.shared);
+        self.moved = sum(|one| one.moved);
+        self.reopened = sum(|one| one.reopened);
+        self.again = sum(|one| one.again);
+        self.found = sum(|one| one.found);
+        self.diverged = sum(|one| one.diverged);
+        self.poisoned = sum(|one| one.poisoned);
+        self.exposed_ms = max(|one| one.exposed_ms);
+        self.beat_us = max(|one| one.beat_us);
+        let lived = timeline.lanes.iter().map(|lane| {
+            lane.died_ns.unwrap_or(timeline.ended_ns).saturating_sub(timeline.began_ns)
+        });
+        let lived_ms = lived.sum::<u64>() as f64 / 1e6;
+        let saving_ms: f64 = counts.iter().map(|one| one.saving_ms).sum();
+        self.saving_share = if lived_ms > 0.0 { saving_ms / lived_ms } else { 0.0 };
+        self.again_ms = timeline.lost_ms();
+        self.reopened_ms = Spread::new(&timeline.reopened_ms());
+        self.ideal_seconds = timeline.ideal_seconds();
+        self.by_member = counts.to_vec();
     }
 }

@@ -97,7 +97,7 @@ impl Program {
     pub(crate) fn run(self, tasks: &Tasks, n: u32, seed: u64) -> Result<u64, Error> {
         match self {
             Program::Fib => tasks.run(Fib(n)),
-            Program::Nqueens => tasks.run(Queens { n, columns: 0, left: 0, right: 0 }),
+            Program::Nqueens => tasks.run(Queens::new(n)),
             Program::Uts => tasks.run(Node::root(n)),
             Program::UtsBag => tasks.run(Pooled(n)),
             Program::Sort => {
@@ -147,23 +147,27 @@ impl Task for Fib {
     }
 }
 
+/// A board with queens in its first rows, as bits: the columns and diagonals that are taken.
 #[derive(Clone, Serialize, Deserialize)]
-struct Queens {
+pub(crate) struct Queens {
     n: u32,
     columns: u32,
     left: u32,
     right: u32,
 }
 
-impl Task for Queens {
-    const NAME: &'static str = "queens";
-    type Output = u64;
+impl Queens {
+    pub(crate) fn new(n: u32) -> Queens {
+        Queens { n, columns: 0, left: 0, right: 0 }
+    }
 
-    fn run(self, cx: &mut Cx<'_>) -> u64 {
+    pub(crate) fn is_full(&self) -> bool {
+        self.columns == (1 << self.n) - 1
+    }
+
+    /// The boards with a queen more.
+    pub(crate) fn next(&self) -> Vec<Queens> {
         let all = (1 << self.n) - 1;
-        if self.columns == all {
-            return 1;
-        }
         let mut free = all & !(self.columns | self.left | self.right);
         let mut boards = Vec::new();
         while free != 0 {
@@ -176,27 +180,39 @@ impl Task for Queens {
                 right: (self.right | queen) >> 1,
             });
         }
-        cx.sum(&boards)
+        boards
+    }
+}
+
+impl Task for Queens {
+    const NAME: &'static str = "queens";
+    type Output = u64;
+
+    fn run(self, cx: &mut Cx<'_>) -> u64 {
+        if self.is_full() {
+            return 1;
+        }
+        cx.sum(&self.next())
     }
 }
 
 /// A node of a tree of the UTS benchmark: its state is a SHA-1, its children follow from it.
 #[derive(Clone, Serialize, Deserialize)]
-struct Node {
+pub(crate) struct Node {
     state: [u8; 20],
     height: u32,
     depth: u32,
 }
 
 impl Node {
-    fn root(depth: u32) -> Node {
+    pub(crate) fn root(depth: u32) -> Node {
         let mut seed = [0; 20];
         seed[16..].copy_from_slice(&19u32.to_be_bytes());
         Node { state: Sha1::digest(seed).into(), height: 0, depth }
     }
 
     /// The children: geometric, with 4 on average above the depth of the tree, and none below it.
-    fn children(&self) -> Vec<Node> {
+    pub(crate) fn children(&self) -> Vec<Node> {
         if self.height > 0 && self.height >= self.depth {
             return Vec::new();
         }

@@ -54,11 +54,8 @@ fn reader(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 /// Starts `outlast` with these arguments.
 pub(crate) fn start(arguments: &[&str]) -> Started {
     let mut command = Command::new(OUTLAST);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the command under test starts");
-    let stdout = child.stdout.take().map(reader);
-    let stderr = child.stderr.take().map(reader);
-    Started { child, stdout, stderr }
+    command.args(arguments);
+    Started::of(command)
 }
 
 /// Runs `outlast` with these arguments to its end.
@@ -67,6 +64,15 @@ pub(crate) fn outlast(arguments: &[&str]) -> Finished {
 }
 
 impl Started {
+    /// Starts a command.
+    pub(crate) fn of(mut command: Command) -> Started {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command under test starts");
+        let stdout = child.stdout.take().map(reader);
+        let stderr = child.stderr.take().map(reader);
+        Started { child, stdout, stderr }
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

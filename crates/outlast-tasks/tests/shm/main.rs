@@ -1,5 +1,6 @@
 //! The task runtime in real processes on shm, with real kills (SIGKILL) and stops (SIGSTOP).
 
+mod examples;
 #[path = "../../../outlast/tests/support/members.rs"]
 mod members;
 #[path = "../../../outlast/tests/support/reexecution.rs"]

@@ -62,6 +62,17 @@ fn wait_for(cx: &mut Cx<'_>, name: &str) {
     panic!("nobody marked {name}");
 }
 
+/// Works until this many members are dead.
+fn wait_for_deaths(cx: &mut Cx<'_>, count: usize) {
+    for _ in 0..100_000 {
+        if cx.store().job().view().dead.len() >= count {
+            return;
+        }
+        cx.work(Duration::from_micros(200));
+    }
+    panic!("fewer than {count} members died");
+}
+
 /// Dies with the worker, as often as `times` says.
 fn die(cx: &Cx<'_>, name: &str, times: u32) {
     for time in 0..times {
@@ -143,12 +154,29 @@ enum Part {
     Waiter,
     /// Forks a task that dies with its worker, and works without a look.
     LongLeaf,
-    /// Dies after its child's worker has died, and works without a look in its next life.
+    /// Dies, then the worker of its child does; works without a look in its next life.
     DyingLeaf,
     DiesOnce(String),
     /// Forks, works for long without a look, then joins.
     Diverges,
-    Random(u64),
+    /// Dies once while its child's worker lives; see `DyingLeaf`.
+    DiesSecond,
+    /// Waits with a saved left half until its worker is killed.
+    SavesLeft,
+    KillsWaiter,
+    /// Uses the slot of an unwanted task again while the worker of that task still runs it.
+    Reuses,
+    WaitsFor(String),
+    Unwanted,
+    New,
+    /// Runs its right half in place, whose child lives on elsewhere when the worker dies.
+    Below,
+    BelowB,
+    BelowC,
+    /// Waits for a task whose worker died, and so did the worker of its child: no worker is idle.
+    Walk,
+    WalkT,
+    WalkC,
 }
 
 impl Task for Part {
@@ -270,13 +298,43 @@ impl Task for Part {
             Part::DyingLeaf => {
                 let left = |cx: &mut Cx<'_>| {
                     wait_for(cx, "leaf");
-                    cx.work(Duration::from_millis(5));
                     die(cx, "dying", 1);
+                    // No look for two seconds.
                     cx.store().job().sleep(Duration::from_secs(2));
                     u64::from(is_marked(cx.store(), "leaf again"))
                 };
-                let (left, right) = cx.join_with(left, Part::DiesOnce("leaf".to_string()));
+                let (left, right) = cx.join_with(left, Part::DiesSecond);
                 left * 10 + right
+            }
+            Part::DiesSecond => {
+                mark(cx, "leaf");
+                wait_for_deaths(cx, 1);
+                die(cx, "second", 1);
+                mark(cx, "leaf again");
+                7
+            }
+            Part::SavesLeft => {
+                let left = |cx: &mut Cx<'_>| {
+                    let _alone = Alone::begin("saved left", cx);
+                    cx.store().put(b"waiter", &cx.me().0.to_le_bytes()).expect("room");
+                    wait_for(cx, "saves");
+                    5u64
+                };
+                let (left, right) = cx.join_with(left, Part::KillsWaiter);
+                left + right
+            }
+            Part::KillsWaiter => {
+                mark(cx, "saves");
+                // By then the other worker has saved its left half, and waits.
+                cx.work(Duration::from_millis(300));
+                if cx.store().put_if(b"killed", b"", Expect::Absent).is_ok() {
+                    let waiter = cx.store().get(b"waiter").expect("reads").expect("is there");
+                    let waiter = u32::from_le_bytes(waiter.bytes().try_into().expect("4 bytes"));
+                    let kill = outlast::engine::Fault::Kill(MemberId(waiter));
+                    cx.store().job().inject(kill).expect("kills");
+                }
+                cx.work(Duration::from_millis(100));
+                10
             }
             Part::Diverges => {
                 // Not pure: each life forks another number.
@@ -290,23 +348,91 @@ impl Task for Part {
                 assert_eq!(right, number, "the output of another life's arguments");
                 0
             }
-            Part::Random(seed) => {
-                // The right half runs in place in the first life, and its child lives on elsewhere
-                // when the worker dies.
-                let name = format!("random {seed}");
-                let inner = move |cx: &mut Cx<'_>| {
-                    let child = Part::Marks(name.clone(), 40);
-                    let left = |cx: &mut Cx<'_>| {
-                        if mix(seed).is_multiple_of(2) {
-                            wait_for(cx, &name);
-                            die(cx, &name, 1);
-                        }
-                        0u64
-                    };
-                    cx.join_with(left, child).1
+            Part::Walk => {
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for_deaths(cx, 2);
+                    1u64
                 };
-                let (a, b) = cx.join_with(inner, Part::Number(2));
-                a + b
+                let (left, t) = cx.join_with(left, Part::WalkT);
+                left + t
+            }
+            Part::WalkT => {
+                let _alone = Alone::begin("walk t", cx);
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "walk c");
+                    die(cx, "walk t", 1);
+                    10u64
+                };
+                let (left, c) = cx.join_with(left, Part::WalkC);
+                left + c
+            }
+            Part::WalkC => {
+                let _alone = Alone::begin("walk c alone", cx);
+                mark(cx, "walk c");
+                wait_for_deaths(cx, 1);
+                die(cx, "walk c", 1);
+                100
+            }
+            Part::Reuses => {
+                let left = |cx: &mut Cx<'_>| {
+                    cx.scope(|s| {
+                        let _unwanted = s.spawn(Part::Unwanted);
+                        s.join(Part::WaitsFor("unwanted".to_string()), Part::Nothing);
+                    });
+                    1u64
+                };
+                // The wait for the right half saves the left half, which frees the slots inside it.
+                let (a, b) = cx.join_with(left, Part::Marks("long".to_string(), 400));
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "new");
+                    10u64
+                };
+                let (c, d) = cx.join_with(left, Part::New);
+                a + b + c + d
+            }
+            Part::WaitsFor(name) => {
+                wait_for(cx, &name);
+                0
+            }
+            Part::Unwanted => {
+                mark(cx, "unwanted");
+                wait_for(cx, "new");
+                999
+            }
+            Part::New => {
+                let _alone = Alone::begin("new alone", cx);
+                mark(cx, "new");
+                cx.work(Duration::from_millis(300));
+                100
+            }
+            Part::Below => {
+                // The first fork of a run is shared at once; the fork that matters comes later.
+                for _ in 0..4 {
+                    cx.join(Part::Nothing, Part::Nothing);
+                }
+                let left = |cx: &mut Cx<'_>| {
+                    // In the second life there is time to share the right half.
+                    let steps = if is_marked(cx.store(), "below c") { 40 } else { 0 };
+                    (0..steps).for_each(|_| cx.work(Duration::from_millis(1)));
+                    1u64
+                };
+                let (left, right) = cx.join_with(left, Part::BelowB);
+                left + right
+            }
+            Part::BelowB => {
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "below c");
+                    die(cx, "below", 1);
+                    10u64
+                };
+                let (left, right) = cx.join_with(left, Part::BelowC);
+                left + right
+            }
+            Part::BelowC => {
+                let _alone = Alone::begin("below c alone", cx);
+                mark(cx, "below c");
+                cx.work(Duration::from_millis(500));
+                100
             }
         }
     }
@@ -374,8 +500,90 @@ fn an_earlier_output_with_other_arguments_is_not_used() {
 fn what_lives_below_a_right_half_that_ran_in_place_is_not_run_twice() {
     for seed in seeds(0..40) {
         let options = || often().beat_forks(3);
-        run(&sim(5, seed), options, Part::Random(seed), |_, output| assert_eq!(output, Ok(3)));
+        run(&sim(5, seed), options, Part::Below, |_, output| assert_eq!(output, Ok(111)));
+        assert_eq!(starts("below c alone"), 1, "seed {seed}");
     }
+}
+
+#[test]
+fn a_late_result_does_not_replace_the_next_task_of_its_slot() {
+    for seed in seeds(0..12) {
+        run(&sim(4, seed), often, Part::Reuses, |_, output| assert_eq!(output, Ok(112)));
+        assert_eq!(starts("new alone"), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_left_half_that_is_saved_is_not_run_again() {
+    for seed in seeds(0..12) {
+        run(&sim(3, seed), often, Part::SavesLeft, |_, output| assert_eq!(output, Ok(15)));
+        assert_eq!(starts("saved left"), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_worker_that_waits_finds_what_it_may_run_below_a_task_that_it_may_not() {
+    for seed in seeds(0..12) {
+        // The survivor has the root on its stack, so it is not idle: it may not start T while C is
+        // unfinished, and nobody else is there to run C. Without heirs there is no hint, either.
+        for has_heirs in [true, false] {
+            let options = move || often().heirs(has_heirs);
+            run(&sim(3, seed), options, Part::Walk, |_, output| assert_eq!(output, Ok(111)));
+            assert_eq!((starts("walk t"), starts("walk c alone")), (2, 2), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_claim_without_an_answer_is_asked_for_until_it_is_answered() {
+    let mut moved = 0;
+    for seed in seeds(0..40) {
+        let mut options = sim(3, seed).link(Link::Network);
+        // Replicas that are stopped for longer than the limit leave calls without an answer.
+        options.time_limit = Duration::from_millis(20);
+        for stop in 0..6 {
+            let member = MemberId((mix(seed ^ stop << 32) % 3) as u32);
+            let step = 1_000 + mix(seed ^ stop << 33) % 4_000;
+            let pause = Duration::from_millis(30 + mix(seed ^ stop << 34) % 60);
+            let when = When::AtStep(member, step);
+            options = options.fault(when, Action::StopFor(member, pause));
+        }
+        let tree = Tree { seed: mix(seed), depth: 6, is_decoy: false };
+        let expected = tree.expected();
+        sim::run(&options, move |job| {
+            // A member that is stopped while it opens does not take part.
+            let Ok(store) = Store::open(&job, small_store()) else { return };
+            let Ok(tasks) = Tasks::open(&store, often()) else { return };
+            assert_eq!(tasks.run(tree.clone()), Ok(expected), "seed {seed}");
+            STATS.with_borrow_mut(|stats| stats.push(tasks.stats()));
+            let _ = tasks.close();
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+        moved += STATS.take().iter().map(|stats| stats.moved).sum::<u64>();
+    }
+    assert!(moved > 100, "tasks must move: {moved}");
+}
+
+#[test]
+fn a_listener_hears_of_the_moves_and_of_the_tasks_that_are_opened_again() {
+    use outlast_tasks::Event;
+    use std::sync::{Arc, Mutex};
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let listener = heard.clone();
+    let options = move || {
+        let listener = listener.clone();
+        often().events(move |at, event| listener.lock().expect("no panics").push((at, event)))
+    };
+    run(&sim(3, 1), options, Part::LongLeaf, |_, output| assert_eq!(output, Ok(17)));
+    let heard = heard.lock().expect("no panics");
+    let count = |is_meant: fn(&Event) -> bool| heard.iter().filter(|one| is_meant(&one.1)).count();
+    assert_eq!(count(|event| matches!(event, Event::Reopened { .. })), 1, "{heard:?}");
+    assert_eq!(count(|event| matches!(event, Event::Runs { is_again: true })), 1, "{heard:?}");
+    assert_eq!(count(|event| matches!(event, Event::Moved { is_again: true, .. })), 1, "{heard:?}");
+    assert!(count(|event| *event == Event::Waits) > 0, "{heard:?}");
+    assert!(heard.windows(2).all(|pair| pair[0].0 <= pair[1].0), "times do not go back");
 }
 
 /// A pool as a task.
@@ -461,9 +669,9 @@ fn a_late_holder_of_an_unwanted_task_does_not_overwrite_a_long_output() {
         let expected = root.expected();
         let options = sim(4, seed).random_faults(1, 2, 15_000);
         let of_tasks = || Options::new().beat_forks(1).task::<Long>().attempts(100).slots(5);
-        run(&options, of_tasks, root, move |_, output| match &output {
-            Ok(found) => assert!(*found == expected, "seed {seed}: another output"),
-            Err(error) => panic!("seed {seed}: {error:?}"),
+        run(&options, of_tasks, root, move |_, output| {
+            let error = output.as_ref().err().map(ToString::to_string);
+            assert!(output == Ok(expected.clone()), "seed {seed}: {error:?}");
         });
     }
 }
@@ -542,5 +750,23 @@ fn a_member_that_was_stopped_through_a_run_does_not_run_it_again() {
         for run in 0..3 {
             assert_eq!(starts(&format!("run {run}")), 1, "seed {seed}, run {run}");
         }
+    }
+}
+
+#[test]
+fn a_member_that_closes_late_finds_what_the_others_have_told() {
+    for seed in seeds(0..60) {
+        let options = sim(3, seed).link(Link::of_seed(seed));
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            let tasks = Tasks::open(&store, often()).expect("opens");
+            assert_eq!(tasks.run(Part::Nothing), Ok(0), "seed {seed}");
+            let began = job.now();
+            tasks.close().expect("closes");
+            assert!(job.now() < began.after(Duration::from_secs(5)), "seed {seed}");
+            store.close().expect("closes");
+            let _ = job.leave();
+        })
+        .expect_ok();
     }
 }

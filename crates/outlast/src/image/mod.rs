@@ -46,9 +46,9 @@
 //! # The modules
 //! `set` chooses holders, `code` computes parity, `stripe` is the content of a slot,
 //! `descriptor` that of the record, `arena` claims extents, `save` and `load` are the calls
-//! of their names, `heal` brings lost pieces back, `regions` saves the memory of all members
-//! together. In the repository, docs/protected-windows.md
-//! has the steps, and what a survivor finds after a death in each.
+//! of their names, `heal` brings lost pieces back, `generation` has saves that count only when a
+//! further record says so, `regions` saves the memory of all members together. In the repository,
+//! docs/protected-windows.md has the steps, and what a survivor finds after a death in each.
 //!
 //! # Callers and deaths
 //! Programs call it through [`Images`] and [`Regions`]. When a member dies, its
@@ -60,6 +60,7 @@ mod arena;
 mod code;
 mod descriptor;
 mod error;
+mod generation;
 mod heal;
 mod load;
 mod options;
@@ -69,6 +70,7 @@ mod set;
 mod stripe;
 
 pub use error::{ImageError, ImageResult};
+pub(crate) use generation::Staged;
 pub use load::Image;
 pub use options::{Level, Options};
 pub use regions::{Owner, Regions, Restored};
@@ -352,10 +354,10 @@ impl Inner {
     }
 
     /// The key of what this member knows of the image of a record: the records of all generations
-    /// of a member's regions are about the same memory.
+    /// of an image are about the same memory.
     fn entry_key(&self, key: &[u8]) -> Vec<u8> {
-        let is_of_regions = key[self.prefix.len()..].starts_with(b"d/r/");
-        let end = key.iter().rposition(|byte| *byte == b'/').filter(|_| is_of_regions);
+        let is_generation = key[self.prefix.len()..].starts_with(b"d/r/");
+        let end = key.iter().rposition(|byte| *byte == b'/').filter(|_| is_generation);
         key[..end.unwrap_or(key.len())].to_vec()
     }
 

@@ -19,7 +19,7 @@
 //! | `fill` | check names and lengths, read the own regions; all agree that all could | begins again |
 
 use super::descriptor::Descriptor;
-use super::save::Saved;
+use super::generation::Staged;
 use super::stripe::hash_key;
 use super::{ImageError, ImageResult, Images, Inner, Options};
 use crate::engine::MemberId;
@@ -45,17 +45,8 @@ struct State {
     dead: Vec<usize>,
     /// Whether a call had an unknown outcome: only `restore` may follow.
     must_restore: bool,
-    /// A checkpoint whose verdict has an unknown outcome, with its generation.
-    unknown: Option<(u64, Unknown)>,
-}
-
-/// A save that may or may not count.
-struct Unknown(Saved);
-
-impl std::fmt::Debug for Unknown {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Unknown({})", self.0.descriptor.save)
-    }
+    /// A checkpoint whose verdict has an unknown outcome.
+    unknown: Option<Staged>,
 }
 
 /// Where a restored program is.
@@ -231,27 +222,23 @@ impl Regions {
             true => Ok(FINE),
             false => self.agree(VOTE, u64::from(described.is_ok()) * FINE, &dead),
         };
-        let (saved, before) = match (described, &voted) {
+        let (staged, before) = match (described, &voted) {
             (Ok(described), Ok(flags)) if flags & FINE != 0 => described,
-            (Ok((saved, _)), Err(error @ ImageError::Timeout { .. })) => {
+            (Ok((staged, _)), Err(error @ ImageError::Timeout { .. })) => {
                 // The others may go on to the verdict.
-                self.keep_unknown(generation, saved);
+                self.keep_unknown(staged);
                 return Err(error.clone());
             }
-            (Ok((saved, _)), _) => {
+            (Ok((staged, _)), _) => {
                 // Not one caller writes the verdict, so nothing names these pieces any more.
-                let _ = inner.store.delete(&self.descriptor_key(inner.job.me(), generation));
-                self.with_entry(|entry| {
-                    inner.drop_saved(entry, saved);
-                    Ok(())
-                })?;
+                inner.discard_staged(staged)?;
                 voted?;
                 return Err(ImageError::MemberDied);
             }
             (Err(error), _) => return Err(error),
         };
         // `verdict`
-        self.decide(generation, version, &dead, saved, &before)
+        self.decide(generation, version, &dead, staged, &before)
     }
 
     /// Why regions are refused, if they are.
@@ -273,25 +260,15 @@ impl Regions {
         generation: u64,
         note: &[u8],
         regions: &[(&str, &[u8])],
-    ) -> ImageResult<(Saved, (Verdict, Option<Version>))> {
-        let inner = self.inner();
+    ) -> ImageResult<(Staged, (Verdict, Option<Version>))> {
         let before = self.verdict()?;
         let names = regions.iter().map(|(name, bytes)| (name.to_string(), bytes.len() as u64));
         let table = Table { regions: names.collect(), note: note.to_vec() }.encode();
         let len = regions.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let mut read = |at: u64, buffer: &mut [u8]| copy_regions(regions, at as usize, buffer);
-        let me = inner.job.me();
-        let image = hash_key(&self.entry_key());
-        let saved = self.with_entry(|entry| inner.encode(entry, image, &table, len, &mut read))?;
-        let key = self.descriptor_key(me, generation);
-        if let Err(error) = inner.store.put(&key, &saved.descriptor.encode()) {
-            self.with_entry(|entry| {
-                inner.drop_saved(entry, saved);
-                Ok(())
-            })?;
-            return Err(error.into());
-        }
-        Ok((saved, before))
+        let me = self.inner().job.me().0.to_string();
+        let staged = self.inner().stage(&me, generation, &table, len, &mut read)?;
+        Ok((staged, before))
     }
 
     /// `verdict`: the first caller decides, and the others find its decision.
@@ -300,7 +277,7 @@ impl Regions {
         generation: u64,
         version: u64,
         dead: &[usize],
-        saved: Saved,
+        staged: Staged,
         before: &(Verdict, Option<Version>),
     ) -> ImageResult<()> {
         let inner = self.inner();
@@ -314,18 +291,15 @@ impl Regions {
         match decided {
             Ok(decided) if decided == generation => {}
             Ok(_) => {
-                self.keep_unknown(generation, saved);
+                self.keep_unknown(staged);
                 return Err(ImageError::MemberDied);
             }
             Err(error) => {
-                self.keep_unknown(generation, saved);
+                self.keep_unknown(staged);
                 return Err(error);
             }
         }
-        self.with_entry(|entry| {
-            inner.settle(entry, Some(saved));
-            Ok(())
-        })?;
+        inner.keep_staged(staged)?;
         // `free`: what the generation before named. A death here leaves records that no call reads;
         // the first caller deletes those of the dead.
         let _ = inner.store.delete(&self.descriptor_key(inner.job.me(), before.0.generation));
@@ -395,14 +369,11 @@ impl Regions {
             Err(error) => return Err(error.into()),
         };
         let unknown = lock(&self.state).unknown.take();
-        if let Some((generation, Unknown(saved))) = unknown {
-            self.with_entry(|entry| {
-                match verdict.generation == generation {
-                    true => inner.settle(entry, Some(saved)),
-                    false => inner.drop_saved(entry, saved),
-                }
-                Ok(())
-            })?;
+        if let Some(staged) = unknown {
+            match verdict.generation == staged.generation() {
+                true => inner.keep_staged(staged)?,
+                false => inner.discard_staged(staged)?,
+            }
         }
         Ok(verdict)
     }
@@ -559,10 +530,10 @@ impl Regions {
     }
 
     /// Keeps the slots of a save until `restore` knows whether it counts.
-    fn keep_unknown(&self, generation: u64, saved: Saved) {
+    fn keep_unknown(&self, staged: Staged) {
         let mut state = lock(&self.state);
         state.must_restore = true;
-        state.unknown = Some((generation, Unknown(saved)));
+        state.unknown = Some(staged);
     }
 
     fn verdict(&self) -> ImageResult<(Verdict, Option<Version>)> {
@@ -580,19 +551,7 @@ impl Regions {
     }
 
     fn descriptor_key(&self, owner: MemberId, generation: u64) -> Vec<u8> {
-        [&self.inner().prefix[..], format!("d/r/{}/{generation}", owner.0).as_bytes()].concat()
-    }
-
-    /// What this member knows of its own regions, of all generations.
-    fn entry_key(&self) -> Vec<u8> {
-        [&self.inner().prefix[..], format!("d/r/{}", self.inner().job.me().0).as_bytes()].concat()
-    }
-
-    fn with_entry<T>(
-        &self,
-        body: impl FnOnce(&mut super::save::Entry) -> ImageResult<T>,
-    ) -> ImageResult<T> {
-        self.inner().with_entry(&self.entry_key(), body)
+        self.inner().generation_key(&owner.0.to_string(), generation)
     }
 
     /// The members that are not among these dead ranks.

@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 42] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -73,6 +73,24 @@ const NAMES: [&str; 33] = [
     "image-old-piece",
     // A checkpoint of regions is decided before all callers have described theirs.
     "region-vote-missing",
+    // A verdict on a save takes effect although a rollback came first.
+    "seat-verdict-after-rollback",
+    // A save of seats is decided before all seats have described theirs.
+    "seat-verdict-early",
+    // A seat leaves its point before the verdict.
+    "seat-thaw-early",
+    // A seat is saved at its point while other seats still run.
+    "seat-stage-early",
+    // The next holder of a seat loads its newest save, with or without a verdict.
+    "seat-rollback-one-late",
+    // A survivor keeps its memory in a rollback.
+    "seat-survivor-keeps",
+    // A survivor keeps the lock word of its seat in a rollback.
+    "seat-lock-kept",
+    // A seat gets the note of another seat.
+    "seat-wrong-note",
+    // Seats are looked for where they were before they were adopted.
+    "seat-adopt-without-incarnation",
 ];
 
 /// Whether the protocol is to be broken in this way.

@@ -4,7 +4,7 @@
 //!   kernels that lack system calls.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`, `salvage`, `snapshot`, `store_examples`: the store, and its example programs.
-//! - `image`: erasure-coded images.
+//! - `image`: erasure-coded images; `protect`: seats.
 //! - `rma`: communicators and windows.
 //!
 //! The tests run as threads of a process. Only the members, which are processes of their own
@@ -24,6 +24,9 @@ mod reexecution;
 #[path = "../support/salvage.rs"]
 mod salvage_support;
 #[cfg(feature = "faults")]
+#[path = "../support/seats.rs"]
+mod seat_bodies;
+#[cfg(feature = "faults")]
 #[path = "../support/window_scenarios.rs"]
 mod window_scenarios;
 
@@ -36,6 +39,8 @@ mod kernel;
 mod launch;
 #[cfg(feature = "faults")]
 mod promises;
+#[cfg(feature = "faults")]
+mod protect;
 mod rma;
 mod salvage;
 mod snapshot;

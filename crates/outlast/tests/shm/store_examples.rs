@@ -1,5 +1,5 @@
-//! The programs of `examples/rust/store` as processes: each without a death, and with each of its
-//! members killed in the middle.
+//! The programs of `examples/rust/store` and `examples/rust/protect` as processes: each without a
+//! death, and with each of its members killed in the middle.
 
 use crate::rma::examples::check;
 
@@ -16,4 +16,10 @@ fn checkpoint() {
 fn task_queue() {
     let sum = (0..40).map(|task| task * task).sum();
     check("task_queue", 4, sum, |_| vec![(" returns task ", 1)]);
+}
+
+#[test]
+fn stencil() {
+    // The program compares the sum with what it computes without seats.
+    check("stencil", 4, 243_916, |_| vec![(" takes up seat ", 4), (" at step 20\n", 4)]);
 }

@@ -4,7 +4,7 @@
 //! - `engine`, `engine_memory`: the simulator itself.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`: the calls and protocols of the store, by subject.
-//! - `image`: erasure-coded images.
+//! - `image`: erasure-coded images; `protect`: seats.
 //! - `snapshot`: snapshots of the store.
 //! - `rma`: communicators and windows.
 //!
@@ -24,6 +24,8 @@ mod promise_bodies;
 mod reexecution;
 #[path = "../support/salvage.rs"]
 mod salvage_support;
+#[path = "../support/seats.rs"]
+mod seat_bodies;
 #[path = "../support/simulation.rs"]
 mod simulation;
 #[path = "../support/window_scenarios.rs"]
@@ -33,6 +35,7 @@ mod engine;
 mod engine_memory;
 mod image;
 mod promises;
+mod protect;
 mod rma;
 mod snapshot;
 mod store;

@@ -3,9 +3,9 @@
 
 mod member;
 
+use super::peers::{Call, Peer, PeerName};
 use super::ping::{Ping, Pong};
-use super::redis::Redis;
-use super::{BenchArgs, Row, expect_ok, publish, times};
+use super::{BenchArgs, Origin, Row, expect_ok, publish_with, times};
 use crate::hosts::{self, Hosts};
 use crate::quantity;
 use crate::report::say;
@@ -30,9 +30,9 @@ Examples:
       outlast bench put --sizes 1K --keys 262144
   With checksums of the values:
       outlast bench put --checksums
-  Against Redis (from REDIS_SERVER, PATH or target/redis, which `cargo xtask redis` makes): a
-  server and a Redis replica for each further replica, SET and WAIT in one round trip:
-      outlast bench put --peers redis
+  Against stores that users would pick instead, which `cargo xtask peers` installs; a peer that
+  is absent is left out with a line that says so:
+      outlast bench put --peers redis,etcd,hazelcast,memcached,lmdb
   Against the published way on Open MPI 5 (from MPICC, PATH or `cargo xtask mpi`): a ping, MPI_Put
   and MPI_Win_flush; and how often it hangs when a target is killed, at 20 moments:
       outlast bench put --baseline ping --kills 20
@@ -48,6 +48,8 @@ as many places in the same order.
 Examples:
   262,144 records of 64 bytes:
       outlast bench get
+  Against stores that users would pick instead, which `cargo xtask peers` installs:
+      outlast bench get --keys 1024 --peers redis,etcd,hazelcast,memcached,lmdb
   On two hosts made of this machine, against an MPI ping-pong between them:
       sudo outlast bench get --engine mpi --hosts 2 --members 2 --replicas 2";
 
@@ -64,9 +66,9 @@ pub(super) struct PutBench {
     /// The store is in global mode, and each key has a single writer
     #[arg(long)]
     sole_writers: bool,
-    /// Measure this store in this run, too
-    #[arg(long, value_name = "PEER")]
-    peers: Option<Peer>,
+    /// Measure these stores in this run, too, separated by commas
+    #[arg(long, value_name = "PEERS", value_delimiter = ',')]
+    peers: Vec<PeerName>,
     /// Measure the published way in this run, too
     #[arg(long, value_name = "WAY")]
     baseline: Option<Baseline>,
@@ -83,26 +85,21 @@ pub(super) struct PutBench {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Peer {
-    Redis,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
 enum Baseline {
     Ping,
 }
 
 /// A contender or floor besides the store and memcpy.
 enum Contender {
-    Redis(Redis),
+    Peer(Peer),
     Ping(Ping),
     Pong(Pong),
 }
 
 impl Contender {
-    fn name(&self) -> &'static str {
+    fn name(&self, call: Call) -> &'static str {
         match self {
-            Contender::Redis(_) => "Redis SET + WAIT",
+            Contender::Peer(peer) => peer.contender(call),
             Contender::Ping(_) => "ping + MPI_Put",
             Contender::Pong(_) => PONG,
         }
@@ -110,13 +107,14 @@ impl Contender {
 
     fn measure(
         &mut self,
+        call: Call,
         size: u64,
         keys: usize,
         length: Duration,
         hosts: Option<&Hosts>,
     ) -> anyhow::Result<Vec<u64>> {
         match self {
-            Contender::Redis(redis) => redis.measure(size as usize, keys, length),
+            Contender::Peer(peer) => peer.measure(call, size as usize, keys, length),
             Contender::Ping(ping) => ping.measure(size, length, hosts),
             Contender::Pong(pong) => pong.measure(size, length, hosts),
         }
@@ -130,6 +128,9 @@ pub(super) struct GetBench {
     /// How many keys there are [default: 262144, or 1024 over several hosts]
     #[arg(long, value_name = "N")]
     keys: Option<usize>,
+    /// Measure these stores in this run, too, separated by commas
+    #[arg(long, value_name = "PEERS", value_delimiter = ',')]
+    peers: Vec<PeerName>,
     #[command(flatten)]
     shape: JobShape,
     #[command(flatten)]
@@ -164,9 +165,6 @@ impl PutBench {
         let (members, replicas) =
             (usize::from(self.shape.members), usize::from(self.shape.replicas));
         let mut others = Vec::new();
-        if let Some(Peer::Redis) = self.peers {
-            others.push(Redis::start(replicas).map(Contender::Redis).context("--peers redis"));
-        }
         if let Some(Baseline::Ping) = self.baseline {
             others.push(
                 Ping::find(members, replicas).map(Contender::Ping).context("--baseline ping"),
@@ -175,7 +173,8 @@ impl PutBench {
         if self.shape.is_far() {
             others.push(floor_of_hosts(members));
         }
-        let others = found(others);
+        let mut others = found(others);
+        others.extend(start_peers(&self.peers, replicas, &self.args));
         let (checksums, sole_writers, computing) =
             (self.checksums, self.sole_writers, self.computing);
         let options = PutOptions { checksums, sole_writers, computing, others, kills: self.kills };
@@ -185,10 +184,11 @@ impl PutBench {
 
 impl GetBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let (keys, others) = match self.shape.is_far() {
+        let (keys, mut others) = match self.shape.is_far() {
             true => (1024, found(vec![floor_of_hosts(usize::from(self.shape.members))])),
             false => (262_144, Vec::new()),
         };
+        others.extend(start_peers(&self.peers, usize::from(self.shape.replicas), &self.args));
         let options = PutOptions { others, ..PutOptions::default() };
         run("get", self.keys.unwrap_or(keys), &[64], self.shape, self.args, options)
     }
@@ -212,6 +212,24 @@ fn found(others: Vec<anyhow::Result<Contender>>) -> Vec<Contender> {
         Ok(others) => others,
         Err(error) => crate::usage_error("bench", format!("{error:#}")),
     }
+}
+
+/// Starts the peers, each once. A peer that cannot be started is left out, with a line that says
+/// why.
+fn start_peers(names: &[PeerName], replicas: usize, args: &BenchArgs) -> Vec<Contender> {
+    let mut peers: Vec<Contender> = Vec::new();
+    for (index, &name) in names.iter().enumerate() {
+        if names[..index].contains(&name) {
+            continue;
+        }
+        match Peer::start(name, replicas) {
+            Ok(peer) => peers.push(Contender::Peer(peer)),
+            Err(error) => {
+                say(args.json.as_deref(), format_args!("left out: {}: {error:#}", name.title()));
+            }
+        }
+    }
+    peers
 }
 
 /// How many keys are used for values of this size.
@@ -254,18 +272,20 @@ fn run(
         args.json.as_deref(),
         format_args!("{what}: {members} processes, {replicas} replicas, sizes {joined}"),
     );
+    let call = if what == "get" { Call::Get } else { Call::Put };
     // Half of the contenders' samples are taken before the store's samples, and half after them.
     let mut theirs = vec![vec![Vec::new(); sizes.len()]; options.others.len()];
-    let mut measure_theirs =
-        |others: &mut [Contender], hosts: Option<&Hosts>| -> anyhow::Result<()> {
-            for (other, theirs) in others.iter_mut().zip(&mut theirs) {
-                for (samples, &size) in theirs.iter_mut().zip(&sizes) {
-                    let length = Duration::from_secs_f64(shape.seconds / 2.0);
-                    samples.extend(other.measure(size, keys_of(keys, size), length, hosts)?);
-                }
+    let mut measure_theirs = |others: &mut [Contender],
+                              hosts: Option<&Hosts>|
+     -> anyhow::Result<()> {
+        for (other, theirs) in others.iter_mut().zip(&mut theirs) {
+            for (samples, &size) in theirs.iter_mut().zip(&sizes) {
+                let length = Duration::from_secs_f64(shape.seconds / 2.0);
+                samples.extend(other.measure(call, size, keys_of(keys, size), length, hosts)?);
             }
-            Ok(())
-        };
+        }
+        Ok(())
+    };
     let is_far = shape.is_far();
     let launch = Launch::new(members)
         .program(std::env::current_exe()?)
@@ -310,13 +330,18 @@ fn run(
     }
     for (other, theirs) in options.others.iter().zip(theirs) {
         for (samples, &size) in theirs.into_iter().zip(&sizes) {
+            let (engine, members, replicas) = match other {
+                Contender::Peer(peer) if peer.name == PeerName::Lmdb => ("memory", 1, 1),
+                Contender::Peer(peer) => ("servers", peer.servers, peer.copies),
+                _ => ("mpi", members, replicas),
+            };
             let row = Row {
                 what: what.into(),
-                engine: if matches!(other, Contender::Redis(_)) { "servers" } else { "mpi" }.into(),
-                members: if matches!(other, Contender::Redis(_)) { replicas } else { members },
+                engine: engine.into(),
+                members,
                 replicas: Some(replicas),
                 size: Some(size),
-                contender: other.name().into(),
+                contender: other.name(call).into(),
                 ..Row::default()
             };
             rows.push(row.with_samples(samples));
@@ -332,7 +357,14 @@ fn run(
         rows[index].floor_ns = Some(floor);
     }
     for row in &mut rows {
-        for field in [&mut row.p50_ns, &mut row.p99_ns, &mut row.p999_ns, &mut row.max_ns] {
+        for field in [
+            &mut row.p25_ns,
+            &mut row.p50_ns,
+            &mut row.p75_ns,
+            &mut row.p99_ns,
+            &mut row.p999_ns,
+            &mut row.max_ns,
+        ] {
             *field = field.div_ceil(10);
         }
         row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
@@ -340,14 +372,16 @@ fn run(
     let by_handle = if what == "get" { GET_BY_HANDLE } else { PUT_BY_HANDLE };
     let mut against = Vec::new();
     for other in &options.others {
-        let ratios = rows.iter().filter(|row| row.contender == other.name()).filter_map(|row| {
-            let ours =
-                rows.iter().find(|ours| ours.size == row.size && ours.contender == by_handle)?;
-            let size = quantity::human_bytes(row.size?);
-            Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
-        });
+        let ratios =
+            rows.iter().filter(|row| row.contender == other.name(call)).filter_map(|row| {
+                let ours = rows
+                    .iter()
+                    .find(|ours| ours.size == row.size && ours.contender == by_handle)?;
+                let size = quantity::human_bytes(row.size?);
+                Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
+            });
         let ratios: Vec<String> = ratios.collect();
-        against.push(format!("{} against a {by_handle}: {}", other.name(), ratios.join(", ")));
+        against.push(format!("{} against a {by_handle}: {}", other.name(call), ratios.join(", ")));
         if let Contender::Ping(ping) = other
             && options.kills > 0
         {
@@ -359,12 +393,29 @@ fn run(
             rows.extend(ping.compare_kills(options.kills, size, |line| against.push(line))?);
         }
     }
+    let peers: Vec<&Peer> = options
+        .others
+        .iter()
+        .filter_map(|other| match other {
+            Contender::Peer(peer) => Some(peer),
+            _ => None,
+        })
+        .collect();
+    if !peers.is_empty() {
+        against.insert(0, COMPARED.into());
+    }
+    let versions = peers.iter().map(|peer| (peer.name.title().to_string(), peer.version.clone()));
+    let versions = versions.collect();
     let json = args.json.clone();
-    publish(&args, rows)?;
+    publish_with(&args, rows, &Origin { remarks: against.clone(), versions })?;
     against.iter().for_each(|line| say(json.as_deref(), line));
     Ok(true)
 }
 
+/// What a comparison with peers compares.
+const COMPARED: &str = "Compared are unlike things: Outlast, LMDB and the caller's Hazelcast \
+                        member are memory in the calling process; Redis, etcd and memcached are \
+                        servers that it asks over sockets.";
 const PUT_BY_HANDLE: &str = "put by handle";
 const GET_BY_HANDLE: &str = "get_into by handle";
 const MEMCPY: &str = "memcpy";

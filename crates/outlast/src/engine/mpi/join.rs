@@ -346,6 +346,7 @@ fn call_mpi_init(
 /// needs.
 fn initialize(options: &JoinOptions, until: Instant) -> std::result::Result<(), JoinError> {
     let refuse = |reason: &str| Err(JoinError::Mpi { reason: reason.into() });
+    mpi::load().map_err(|reason| JoinError::Mpi { reason })?;
     let initialized = call_mpi_init(until, options.time_limit)?;
     if !initialized.thread_multiple {
         return refuse(

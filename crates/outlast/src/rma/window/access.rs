@@ -76,7 +76,8 @@ impl Word for i64 {
 }
 
 impl Update {
-    fn apply(self, old: u64, given: u64, is_signed: bool) -> u64 {
+    /// The new word.
+    pub(crate) fn apply(self, old: u64, given: u64, is_signed: bool) -> u64 {
         let is_less = if is_signed { (old as i64) < (given as i64) } else { old < given };
         match self {
             Update::Sum => old.wrapping_add(given),

@@ -1,0 +1,216 @@
+/*
+ * Bad input: null handles, wrong sizes, closed stores, use after leave, and fork after open. Each
+ * has its own code and a message, and changes nothing.
+ */
+#include "check.h"
+
+#include <sys/wait.h>
+
+/* Expects a code, and a message with this text. */
+#define REFUSED(wanted, words, call) \
+    do { \
+        EXPECT(wanted, call); \
+        if (strstr(outlast_error(), words) == NULL) { \
+            fprintf(stderr, "line %d: no \"%s\" in: %s\n", __LINE__, words, outlast_error()); \
+            exit(1); \
+        } \
+    } while (0)
+
+static int visit(void *context, const void *key, size_t len) {
+    (void)context, (void)key, (void)len;
+    return 0;
+}
+
+static int body(void *context, outlast_tx *tx) {
+    (void)context, (void)tx;
+    return 0;
+}
+
+static void null_handles(outlast_job *job) {
+    char buffer[8];
+    size_t count;
+    uint64_t number = 0;
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_join(NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_leave(NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_open(NULL, NULL, &store));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_open(job, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_close(NULL));
+    CHECK(outlast_me(NULL) == UINT32_MAX && outlast_members(NULL) == 0);
+    CHECK(outlast_living(NULL) == 0 && outlast_is_living(NULL, 0) == 0);
+    CHECK(outlast_bell(NULL) == 0 && outlast_epoch(NULL) == 0);
+    CHECK(outlast_heir_of(NULL, 0) == UINT32_MAX && outlast_is_revoked(NULL) == 0);
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_park(NULL, 0, 1));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_ring(NULL, 0));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_barrier(NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_get(NULL, "k", 1, buffer, 8, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_get(store, NULL, 1, buffer, 8, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_get(store, "k", 1, NULL, 8, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_put(store, "k", 1, NULL, 8, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_putv(store, "k", 1, NULL, 1, NULL));
+    REFUSED(OUTLAST_INVALID, "negative", outlast_putv(store, "k", 1, NULL, -1, NULL));
+    struct iovec part = {NULL, 4};
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_putv(store, "k", 1, &part, 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_put_all(store, NULL, 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_get_all(store, NULL, 1));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_scan(NULL, "", 0, visit, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_scan(store, "", 0, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_scan_values(store, "", 0, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_lost_keys(store, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_next_death(store, NULL, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_handle_open(store, "k", 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_handle_put(NULL, "v", 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_handle_put_if(NULL, "v", 1, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_handle_add(NULL, 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_handle_version(NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_pin_open(store, "k", 1, NULL, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_pin_read(NULL, 0, buffer, 1));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_lock(store, "k", 1, 1, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_unlock(NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_tx_put(NULL, "k", 1, "v", 1));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_transaction(store, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_transaction(NULL, body, NULL));
+    CHECK(outlast_recovery_tx(NULL) == NULL);
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_recover_end(NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_snapshots_open(store, NULL, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_snapshot_take(NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_regions_open(store, NULL, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_checkpoint(NULL, 1, NULL, 0));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_comm_world(job, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_comm_agree(NULL, &number));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_comm_get_failed(NULL, NULL, 0, &count));
+    CHECK(outlast_comm_rank(NULL) == UINT32_MAX && outlast_comm_size(NULL) == 0);
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_window_open(NULL, 8, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_window_free(NULL));
+    CHECK(outlast_comm_is_revoked(NULL) == 0 && outlast_window_is_revoked(NULL) == 0);
+    /* The calls that free take NULL, as free does. */
+    outlast_handle_free(NULL);
+    outlast_pin_free(NULL);
+    outlast_tx_free(NULL);
+    outlast_request_free(NULL);
+    outlast_snapshots_free(NULL);
+    outlast_window_discard(NULL);
+}
+
+static void wrong_sizes(outlast_job *job) {
+    outlast_store *other;
+    outlast_options options = {0};
+    REFUSED(OUTLAST_INVALID, "struct_size", outlast_open(job, &options, &other));
+    options.struct_size = 100000;
+    REFUSED(OUTLAST_INVALID, "struct_size", outlast_open(job, &options, &other));
+    outlast_totals totals = {0};
+    REFUSED(OUTLAST_INVALID, "struct_size", outlast_get_totals(store, &totals));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_get_totals(store, NULL));
+    /* A later header may have more fields: they must be 0. */
+    struct {
+        outlast_options known;
+        uint64_t later;
+    } newer = {{sizeof newer, .replicas = 1, .name = "newer"}, 1};
+    REFUSED(OUTLAST_INVALID, "does not know", outlast_open(job, &newer.known, &other));
+    newer.later = 0;
+    EXPECT(OUTLAST_OK, outlast_open(job, &newer.known, &other));
+    EXPECT(OUTLAST_OK, outlast_close(other));
+    /* An earlier header has fewer. */
+    struct {
+        size_t struct_size;
+        uint32_t replicas;
+        uint32_t allow_fewer;
+    } older = {sizeof older, 3, 1};
+    REFUSED(OUTLAST_ALREADY_OPEN, "open already",
+            outlast_open(job, (const outlast_options *)&older, &other));
+    char long_key[2000] = {1}, long_name[300];
+    REFUSED(OUTLAST_INVALID, "key length",
+            outlast_put(store, long_key, sizeof long_key, "v", 1, NULL));
+    memset(long_name, 'x', sizeof long_name);
+    long_name[sizeof long_name - 1] = 0;
+    outlast_options named = {sizeof named, .name = long_name};
+    EXPECT(OUTLAST_INVALID, outlast_open(job, &named, &other));
+    named.name = "\xff";
+    REFUSED(OUTLAST_INVALID, "UTF-8", outlast_open(job, &named, &other));
+    outlast_options many = {sizeof many, .replicas = 99, .name = "many"};
+    EXPECT(OUTLAST_INVALID, outlast_open(job, &many, &other));
+    REFUSED(OUTLAST_INVALID, "length is impossible",
+            outlast_put(store, "k", 1, "v", SIZE_MAX, NULL));
+    REFUSED(OUTLAST_INVALID, "no member", outlast_wait(store, "k", 1, NULL, 1, 9, NULL, 0, NULL,
+                                                      NULL));
+    EXPECT(OUTLAST_INVALID, outlast_ring(job, 9));
+    EXPECT(OUTLAST_INVALID, outlast_keys_of(store, 9, visit, NULL));
+    size_t partition = 1 << 30;
+    EXPECT(OUTLAST_INVALID, outlast_accept_loss_of(store, &partition, 1));
+    /* Embedded null characters are bytes of keys and values like all others. */
+    char buffer[8];
+    size_t len;
+    EXPECT(OUTLAST_OK, outlast_put(store, "a\0b", 3, "v\0w", 3, NULL));
+    EXPECT(OUTLAST_ABSENT, outlast_exists(store, "a", 1));
+    EXPECT(OUTLAST_OK, outlast_get(store, "a\0b", 3, buffer, 8, &len, NULL));
+    CHECK(len == 3 && memcmp(buffer, "v\0w", 3) == 0);
+}
+
+static void forks(outlast_job *job) {
+    outlast_handle *handle;
+    EXPECT(OUTLAST_OK, outlast_handle_open(store, "fork", 4, &handle));
+    pid_t child = fork();
+    if (child == 0) {
+        REFUSED(OUTLAST_FORKED, "forked", outlast_put(store, "fork", 4, "child", 5, NULL));
+        REFUSED(OUTLAST_FORKED, "forked", outlast_handle_put(handle, "child", 5, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_get(store, "fork", 4, NULL, 0, NULL, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_park(job, outlast_bell(job), 100000));
+        EXPECT(OUTLAST_FORKED, outlast_ring(job, 0));
+        EXPECT(OUTLAST_FORKED, outlast_leave(job));
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT(OUTLAST_ABSENT, outlast_exists(store, "fork", 4));
+    outlast_handle_free(handle);
+}
+
+int main(void) {
+    outlast_job *job;
+    /* Without a plug-in for MPI the message says what to type. */
+    setenv("OUTLAST_ENGINE", "mpi", 1);
+    setenv("OUTLAST_MPI_SHIM", "/nowhere/plug-in.so", 1);
+    REFUSED(OUTLAST_NOT_JOINED, "outlast mpi setup", outlast_join_mpi(NULL, 0, &job));
+    unsetenv("OUTLAST_MPI_SHIM");
+    unsetenv("OUTLAST_ENGINE");
+    EXPECT(OUTLAST_OK, outlast_join(&job));
+    EXPECT(OUTLAST_OK, outlast_open(job, NULL, &store));
+    null_handles(job);
+    wrong_sizes(job);
+    forks(job);
+    outlast_handle *handle;
+    outlast_pin *pin;
+    outlast_tx *tx;
+    char buffer[8];
+    EXPECT(OUTLAST_OK, outlast_put(store, "key", 3, "value", 5, NULL));
+    EXPECT(OUTLAST_OK, outlast_handle_open(store, "key", 3, &handle));
+    EXPECT(OUTLAST_OK, outlast_pin_open(store, "key", 3, &pin, NULL, NULL));
+    EXPECT(OUTLAST_OK, outlast_tx_begin(store, &tx));
+    EXPECT(OUTLAST_OK, outlast_close(store));
+    /* A closed store, its handles, and a second close. */
+    REFUSED(OUTLAST_CLOSED, "closed", outlast_put(store, "key", 3, "value", 5, NULL));
+    REFUSED(OUTLAST_CLOSED, "closed", outlast_get(store, "key", 3, buffer, 8, NULL, NULL));
+    REFUSED(OUTLAST_CLOSED, "closed", outlast_handle_put(handle, "value", 5, NULL));
+    EXPECT(OUTLAST_CLOSED, outlast_handle_get(handle, buffer, 8, NULL, NULL));
+    EXPECT(OUTLAST_CLOSED, outlast_tx_put(tx, "key", 3, "value", 5) == OUTLAST_OK
+                               ? outlast_tx_commit(tx)
+                               : OUTLAST_CLOSED);
+    REFUSED(OUTLAST_CLOSED, "closed", outlast_close(store));
+    CHECK(outlast_epoch(store) == 0);
+    outlast_handle_free(handle);
+    outlast_pin_free(pin);
+    outlast_tx_free(tx);
+    /* The store again, and the job after it was left. */
+    outlast_store *again;
+    EXPECT(OUTLAST_OK, outlast_open(job, NULL, &again));
+    EXPECT(OUTLAST_OK, outlast_leave(job));
+    EXPECT(OUTLAST_CLOSED, outlast_put(again, "key", 3, "value", 5, NULL));
+    REFUSED(OUTLAST_CLOSED, "left", outlast_open(job, NULL, &store));
+    REFUSED(OUTLAST_CLOSED, "left", outlast_leave(job));
+    REFUSED(OUTLAST_CLOSED, "left", outlast_barrier(job));
+    CHECK(outlast_me(job) == UINT32_MAX && outlast_members(job) == 0);
+    outlast_close(again);
+    EXPECT(OUTLAST_CLOSED, outlast_put(again, "key", 3, "value", 5, NULL));
+    printf("ok\n");
+    return 0;
+}

@@ -1,0 +1,165 @@
+//! Generations: saves that count only when a record of the layer above says so.
+//!
+//! Each generation of an image has a descriptor under a key of its own, so that several images can
+//! be replaced together by a single record, the *verdict* of the layer above. A save is *staged*
+//! first: its pieces and its descriptor are there, next to the generation that counts. When the
+//! verdict is known, it is kept or discarded. Until then the slots of both generations are kept.
+//!
+//! A death between the two leaves a descriptor that no verdict names; the next holder of the image
+//! deletes it with [`Images::delete_generation`].
+
+use super::save::{Entry, Read, Saved};
+use super::stripe::hash_key;
+use super::{Image, ImageError, ImageResult, Images, Inner};
+use crate::rma::Communicator;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// A save that may or may not come to count.
+pub(crate) struct Staged {
+    name: String,
+    generation: u64,
+    saved: Saved,
+}
+
+impl Staged {
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+impl std::fmt::Debug for Staged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Staged({}, {})", self.name, self.generation)
+    }
+}
+
+impl Inner {
+    /// The key of the descriptor of a generation.
+    pub(super) fn generation_key(&self, name: &str, generation: u64) -> Vec<u8> {
+        [&self.prefix[..], format!("d/r/{name}/{generation}").as_bytes()].concat()
+    }
+
+    /// `encode` and `describe`: writes the pieces of a save, and its descriptor.
+    pub(super) fn stage(
+        &self,
+        name: &str,
+        generation: u64,
+        note: &[u8],
+        len: u64,
+        read: Read<'_>,
+    ) -> ImageResult<Staged> {
+        let key = self.generation_key(name, generation);
+        let entry_key = self.entry_key(&key);
+        self.with_entry(&entry_key, |entry| {
+            let saved = self.encode(entry, hash_key(&entry_key), note, len, read)?;
+            match self.store.put(&key, &saved.descriptor.encode()) {
+                Ok(_) => Ok(Staged { name: name.to_string(), generation, saved }),
+                Err(error) => {
+                    self.drop_saved(entry, saved);
+                    Err(error.into())
+                }
+            }
+        })
+    }
+
+    /// The generation counts: what the generation before it named is free.
+    pub(super) fn keep_staged(&self, staged: Staged) -> ImageResult<()> {
+        let key = self.generation_key(&staged.name, staged.generation);
+        self.with_entry_at_last(&key, |entry| self.settle(entry, Some(staged.saved)))
+    }
+
+    /// The generation does not count and never will: its slots are free.
+    pub(super) fn discard_staged(&self, staged: Staged) -> ImageResult<()> {
+        let key = self.generation_key(&staged.name, staged.generation);
+        let _ = self.store.delete(&key);
+        self.with_entry_at_last(&key, |entry| self.drop_saved(entry, staged.saved))
+    }
+
+    /// Changes what this member knows of an image. It waits for healing however long that takes: a
+    /// save that is known to count and not entered would lose its slots to the next save.
+    fn with_entry_at_last(&self, key: &[u8], body: impl FnOnce(&mut Entry)) -> ImageResult<()> {
+        let entry_key = self.entry_key(key);
+        let mut body = Some(body);
+        loop {
+            let result = self.with_entry(&entry_key, |entry| {
+                body.take().into_iter().for_each(|body| body(entry));
+                Ok(())
+            });
+            match result {
+                Err(ImageError::Timeout { .. }) if !self.job.has_ended() => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// # Generations, for the layers above
+impl Images {
+    /// Writes a generation of an image next to the generation that counts.
+    pub(crate) fn stage(
+        &self,
+        name: &str,
+        generation: u64,
+        note: &[u8],
+        len: u64,
+        read: Read<'_>,
+    ) -> ImageResult<Staged> {
+        self.inner.check_open()?;
+        self.inner.stage(name, generation, note, len, read)
+    }
+
+    /// The verdict says that this generation counts.
+    pub(crate) fn keep_staged(&self, staged: Staged) -> ImageResult<()> {
+        self.inner.keep_staged(staged)
+    }
+
+    /// No verdict says that this generation counts, and none will.
+    pub(crate) fn discard_staged(&self, staged: Staged) -> ImageResult<()> {
+        self.inner.discard_staged(staged)
+    }
+
+    /// Loads a range of a generation.
+    pub(crate) fn load_generation(
+        &self,
+        name: &str,
+        generation: u64,
+        range: Range<u64>,
+    ) -> ImageResult<Image> {
+        self.inner.check_open()?;
+        let key = self.inner.generation_key(name, generation);
+        match self.inner.load_image(&key, name, Some(range)) {
+            Err(ImageError::Absent { name }) => Err(ImageError::DataLost { name }),
+            other => other,
+        }
+    }
+
+    /// The generations of an image that have a descriptor.
+    pub(crate) fn generations(&self, name: &str) -> ImageResult<Vec<u64>> {
+        let prefix = [&self.inner.prefix[..], format!("d/r/{name}/").as_bytes()].concat();
+        let of = |key: Vec<u8>| std::str::from_utf8(&key[prefix.len()..]).ok()?.parse().ok();
+        Ok(self.inner.store.scan(&prefix)?.into_iter().filter_map(of).collect())
+    }
+
+    /// Deletes the descriptor of a generation that does not count any more.
+    pub(crate) fn delete_generation(&self, name: &str, generation: u64) -> ImageResult<()> {
+        self.inner.store.delete(&self.inner.generation_key(name, generation))?;
+        Ok(())
+    }
+
+    /// The beginning of the keys of all records of these images, for further records about them.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.inner.prefix
+    }
+
+    /// The communicator of all members that opened the images.
+    pub(crate) fn communicator(&self) -> &Communicator {
+        &self.inner.comm
+    }
+
+    /// Ends this member's part without the others: nothing is given back.
+    pub(crate) fn abandon(&self) {
+        self.inner.is_closed.store(true, Ordering::SeqCst);
+        let _ = self.inner.job.ring(self.inner.job.me());
+    }
+}

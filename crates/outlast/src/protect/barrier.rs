@@ -1,0 +1,104 @@
+//! Barriers of seats: rounds up and down a tree of words, each with a single writer.
+//!
+//! A seat waits for its children, tells its parent, and waits for the release of its parent. Seat 0
+//! decides what the release says. A seat that dies ends the period at all others, which wait for
+//! nothing any more.
+
+use super::layout::{DOWN, UP, children, flags_of, parent, stamped};
+use super::seat::Seat;
+use super::{ProtectError, ProtectResult};
+use crate::engine::{Epoch, Operation};
+use crate::store::mutant;
+
+/// The seat has nothing against it.
+pub(super) const FINE: u64 = 1;
+/// The kinds of rounds. Each is a bit, so that the and of different ones has none.
+pub(super) const BARRIER: u64 = 1 << 1;
+pub(super) const POINT: u64 = 1 << 2;
+pub(super) const VOTE: u64 = 1 << 3;
+const KINDS: u64 = BARRIER | POINT | VOTE;
+
+/// What a release says, beside its kind.
+pub(super) const YES: u64 = 1 << 4;
+pub(super) const BACK: u64 = 1 << 5;
+
+impl Seat {
+    /// Waits until all seats have called it. All operations of all seats from before are complete
+    /// then.
+    ///
+    /// # Errors
+    ///
+    /// [`ProtectError::Invalid`] at all seats if some of them called
+    /// [`Seat::barrier_point`] instead.
+    pub fn barrier(&self) -> ProtectResult<()> {
+        self.flush_all()?;
+        self.tree(BARRIER | FINE, |_| 0).map(drop)
+    }
+
+    /// A round of the tree. `told` goes up, combined by and; seat 0 decides by it what goes down.
+    pub(super) fn tree(&self, told: u64, decide: impl FnOnce(bool) -> u64) -> ProtectResult<u64> {
+        let round = self.round.get() + 1;
+        self.round.set(round);
+        let rollback = self.period.rollback;
+        let mut all = told;
+        for (index, child) in children(self.number, self.seats()).enumerate() {
+            all &= self.await_word(UP + index as u64 * 8, round, child)?;
+        }
+        let released = match parent(self.number) {
+            None if all & KINDS == 0 => 0,
+            None => (all & KINDS) | decide(all & FINE != 0),
+            Some((above, index)) => {
+                let word = stamped(rollback, round, all);
+                self.tell(&[above], UP + index as u64 * 8, word)?;
+                if mutant("seat-thaw-early") && told & VOTE != 0 {
+                    return Ok(told | YES);
+                }
+                self.await_word(DOWN, round, above)?
+            }
+        };
+        let below: Vec<usize> = children(self.number, self.seats()).collect();
+        self.tell(&below, DOWN, stamped(rollback, round, released))?;
+        match released & KINDS {
+            0 => {
+                let reason = "the seats are in different calls: a barrier here, a point there; \
+                              all have to make the same calls in the same order";
+                Err(ProtectError::Invalid { reason: reason.to_string() })
+            }
+            _ => Ok(released),
+        }
+    }
+
+    /// Waits until a hidden word of this seat is of this round; returns its flags.
+    fn await_word(&self, word: u64, round: u64, awaited: usize) -> ProtectResult<u64> {
+        let limit = self.period.run.options.patience;
+        self.period.wait_for(awaited, limit, || {
+            let found = self.own_word(word)?;
+            Ok(flags_of(found, self.period.rollback, round))
+        })
+    }
+
+    /// A hidden word of this seat.
+    pub(super) fn own_word(&self, word: u64) -> ProtectResult<u64> {
+        let job = &self.period.run.job;
+        Ok(job.load(Epoch::ANY, job.me(), self.base + word)?)
+    }
+
+    /// Puts a hidden word of other seats, and rings their holders.
+    pub(super) fn tell(&self, seats: &[usize], word: u64, value: u64) -> ProtectResult<()> {
+        // A load of a word: all earlier puts of this seat are seen before the puts below.
+        self.own_word(word)?;
+        let bytes = value.to_le_bytes();
+        let mut puts = Vec::new();
+        for &seat in seats {
+            let (member, base) = self.period.place(seat)?;
+            let put = Operation::Put { offset: base + word, data: &bytes };
+            puts.push(self.period.start(member, put));
+        }
+        for put in puts {
+            let member = put.target;
+            self.period.complete(put)?;
+            let _ = self.period.run.job.ring(member);
+        }
+        Ok(())
+    }
+}

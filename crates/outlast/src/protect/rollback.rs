@@ -1,0 +1,242 @@
+//! Rollbacks: all seats go back to the generation that counts, or to the beginning. The beginning
+//! of a run is the first rollback.
+//!
+//! | step | what it does | a death or stop in it |
+//! |---|---|---|
+//! | `stop` | calls say `RolledBack`, closures end, all operations of the member complete | a stopped member is waited for |
+//! | `agree` | all members agree on the dead | the agreement goes on without the dead |
+//! | `assign` | the course gives the seats of the dead to others; the first put decides | as `agree`: `restart` says that there is a further death |
+//! | `load` | each holder serves the dead no more, settles its saves, loads the generation that counts, and writes where the seat is | as `assign` |
+//! | `restart` | all members agree that all could, and that none died since `agree` | otherwise again from `assign` on |
+//!
+//! All living members pass `agree` before one loads, with no operation under way. So nothing of the
+//! period before reaches memory that was loaded.
+
+use super::course::{Course, Fault, SeatRecord};
+use super::layout::HIDDEN;
+use super::period::Period;
+use super::run::{End, FINE, Run};
+use super::steps::{Step, within};
+use super::{ProtectError, ProtectResult};
+use crate::engine::{Epoch, MemberId};
+use crate::image::ImageError;
+use crate::store::mutant;
+use crate::sync::lock;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A seat whose memory is as at the point.
+pub(super) struct Loaded {
+    pub(super) seat: usize,
+    /// Where its memory begins in the own segment.
+    pub(super) offset: u64,
+    pub(super) note: Option<Vec<u8>>,
+}
+
+/// How many bytes are loaded at once.
+const CHUNK: u64 = 4 << 20;
+
+/// How often a member looks whether the dead are served no more.
+const POLL: Duration = Duration::from_millis(1);
+
+impl Run {
+    /// Goes back after the agreement on these dead; returns the new period, and the seats of this
+    /// member in it.
+    pub(super) fn roll_back(
+        self: &Arc<Run>,
+        before: Option<Arc<Period>>,
+        mut dead: Vec<MemberId>,
+    ) -> Result<(Arc<Period>, Vec<Loaded>), End<ProtectError>> {
+        let mut rollback = before.as_ref().map_or(0, |period| period.rollback);
+        loop {
+            let step = within(Step::Assign);
+            self.end_service(&dead).map_err(End::Alone)?;
+            let assigned = self.course.assign(rollback, |course| self.next_course(course, &dead));
+            let course = assigned.map_err(End::Alone)?;
+            if let Some(fault) = course.fault.clone()
+                && course.rollback == rollback
+            {
+                // Of the period before: no member can assign any more.
+                return Err(End::Together(fault.into()));
+            }
+            rollback = course.rollback;
+            drop(step);
+            // A fault of this rollback: another member has come further, and waits in `restart`.
+            let is_faulty = course.fault.is_some();
+            let mut loaded = Vec::new();
+            let mut told = Ok(());
+            let mut flags = 0;
+            if !is_faulty {
+                let _step = within(Step::Load);
+                match self.load(&course, before.as_deref()) {
+                    Ok(all) => (loaded, flags) = (all, FINE),
+                    Err((seat, error)) => {
+                        told = self.course.fail(rollback, &fault_of(seat, &error));
+                    }
+                }
+            }
+            let _step = within(Step::Restart);
+            let until = self.job.now().after(self.options.patience);
+            let met = self.meet(flags, Some(until), None).map_err(End::Alone)?;
+            told.map_err(End::Alone)?;
+            if met.dead != dead {
+                // Also after a fault, which `assign` finds.
+                dead = met.dead;
+                continue;
+            }
+            if met.flags & FINE != 0 {
+                return Ok((Arc::new(Period::new(self, &course)), loaded));
+            }
+            let (course, _) = self.course.read().map_err(End::Alone)?;
+            let reason = "a member could not load its seat".to_string();
+            let error = ProtectError::Invalid { reason };
+            return Err(End::Together(course.fault.map_or(error, ProtectError::from)));
+        }
+    }
+
+    /// Waits until this member serves none of the dead any more.
+    fn end_service(&self, dead: &[MemberId]) -> ProtectResult<()> {
+        let until = self.job.now().after(self.options.patience);
+        loop {
+            let view = self.job.view();
+            let all = dead.iter().all(|member| !view.is_living(*member));
+            if all {
+                self.job.drain_requests_of_dead();
+                if !self.job.is_serving_dead() {
+                    return Ok(());
+                }
+            }
+            if self.job.has_ended() {
+                return Err(ProtectError::Closed);
+            }
+            let now = self.job.now();
+            if now >= until {
+                let limit = self.options.patience;
+                return Err(ProtectError::Timeout { member: self.job.me(), limit });
+            }
+            self.job.park(self.job.bell(), until.min(now.after(POLL)));
+        }
+    }
+
+    /// `load`: the seats of this member; or the first one that could not be loaded, and why.
+    fn load(
+        &self,
+        course: &Course,
+        before: Option<&Period>,
+    ) -> Result<Vec<Loaded>, (usize, ProtectError)> {
+        let staged =
+            before.map_or_else(Vec::new, |period| std::mem::take(&mut *lock(&period.staged)));
+        for (seat, staged) in staged {
+            let settled = match staged.generation() == course.generation {
+                true => self.images.keep_staged(staged),
+                false => self.images.discard_staged(staged),
+            };
+            settled.map_err(|error| (seat, error.into()))?;
+        }
+        let seats = course.seats_of(self.job.me());
+        let load = |seat: usize| self.load_seat(course, seat).map_err(|error| (seat, error));
+        seats.into_iter().map(load).collect()
+    }
+
+    fn load_seat(&self, course: &Course, seat: usize) -> ProtectResult<Loaded> {
+        let name = self.image_name(seat);
+        let mut generation = course.generation;
+        let (offset, is_new) = self.take_slot(seat)?;
+        if is_new {
+            let all = self.images.generations(&name)?;
+            if mutant("seat-rollback-one-late") {
+                generation = all.iter().copied().max().unwrap_or(0);
+            } else {
+                // Saves of earlier holders that have no verdict.
+                for other in all.into_iter().filter(|other| *other != generation) {
+                    self.images.delete_generation(&name, other)?;
+                }
+            }
+        }
+        let note = match () {
+            () if mutant("seat-survivor-keeps") && !is_new => {
+                let image = self.images.load_generation(&name, generation, 0..0);
+                image.ok().map(|image| image.note().to_vec())
+            }
+            () if generation == 0 => {
+                self.fill(offset, |_, _| Ok(None))?;
+                None
+            }
+            () => self.fill(offset, |from, to| {
+                let image = self.images.load_generation(&name, generation, from..to)?;
+                Ok(Some(image))
+            })?,
+        };
+        let note = match mutant("seat-wrong-note") && generation != 0 {
+            true => {
+                let name = self.image_name((seat + 1) % self.seats);
+                self.images
+                    .load_generation(&name, generation, 0..0)
+                    .ok()
+                    .map(|image| image.note().to_vec())
+            }
+            false => note,
+        };
+        if !mutant("seat-lock-kept") || is_new {
+            self.put_own(offset, &[0; HIDDEN as usize])?;
+        }
+        let record = SeatRecord { rollback: course.rollback, member: self.job.me(), offset };
+        if !mutant("seat-adopt-without-incarnation") || course.rollback == 1 {
+            self.store.put(&self.seat_key(seat), &record.encode())?;
+        }
+        Ok(Loaded { seat, offset, note })
+    }
+
+    /// The memory of a seat of this member, and whether the seat is new here.
+    fn take_slot(&self, seat: usize) -> ProtectResult<(u64, bool)> {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.iter().find(|slot| slot.seat == Some(seat)) {
+            return Ok((slot.offset, false));
+        }
+        match slots.iter_mut().find(|slot| slot.seat.is_none()) {
+            Some(slot) => {
+                slot.seat = Some(seat);
+                Ok((slot.offset, true))
+            }
+            None => {
+                let reason = format!("{} has no memory for seat {seat}", self.job.me());
+                Err(ProtectError::Invalid { reason })
+            }
+        }
+    }
+
+    /// Fills the memory of a seat by parts; without an image with zeros. Returns the note.
+    fn fill(
+        &self,
+        offset: u64,
+        mut part: impl FnMut(u64, u64) -> ProtectResult<Option<crate::image::Image>>,
+    ) -> ProtectResult<Option<Vec<u8>>> {
+        let mut note = None;
+        let mut from = 0;
+        while from < self.options.bytes {
+            let to = self.options.bytes.min(from + CHUNK);
+            let place = offset + HIDDEN + from;
+            match part(from, to)? {
+                None => self.put_own(place, &vec![0; (to - from) as usize])?,
+                Some(image) => {
+                    note = Some(image.note().to_vec());
+                    self.put_own(place, image.bytes())?;
+                }
+            }
+            from = to;
+        }
+        Ok(note)
+    }
+
+    fn put_own(&self, offset: u64, bytes: &[u8]) -> ProtectResult<()> {
+        Ok(self.job.put(Epoch::ANY, self.job.me(), offset, bytes)?)
+    }
+}
+
+/// Why a seat that cannot be loaded ends the run.
+fn fault_of(seat: usize, error: &ProtectError) -> Fault {
+    match error {
+        ProtectError::Image(ImageError::DataLost { .. }) => Fault::Lost { seat },
+        error => Fault::Failed { seat, reason: format!("it cannot be loaded: {error}") },
+    }
+}

@@ -1,0 +1,389 @@
+//! Running the seats of a member: closures, their ends, and what all members agree on.
+//!
+//! All members, spares included, meet in agreements, in a fixed order: a first agreement says that
+//! all closures have ended or that a rollback begins, a second ends each rollback. A member without
+//! a seat waits in the first.
+
+use super::course::{Course, CourseRecord, Fault};
+use super::layout::{HIDDEN, LOCK};
+use super::period::Period;
+use super::rollback::Loaded;
+use super::seat::Seat;
+use super::steps::{Step, within};
+use super::{Protect, ProtectError, ProtectResult};
+use crate::engine::{MemberId, Time};
+use crate::image::Images;
+use crate::job::Job;
+use crate::rma::{self, Communicator};
+use crate::store::Store;
+use crate::sync::lock;
+use std::any::Any;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
+
+/// What a member keeps for the whole run.
+pub(super) struct Run {
+    pub(super) job: Job,
+    pub(super) store: Store,
+    pub(super) images: Images,
+    /// All members that take part. It is revoked when a seat has failed.
+    pub(super) comm: Communicator,
+    pub(super) options: Protect,
+    pub(super) course: CourseRecord,
+    pub(super) seats: usize,
+    /// The memory that this member has reserved for seats, and which seat is there.
+    pub(super) slots: Mutex<Vec<Slot>>,
+}
+
+/// Memory for a seat in the own segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) offset: u64,
+    pub(super) seat: Option<usize>,
+}
+
+/// How the part of a member ends: as at all members, or by an error of its own.
+pub(super) enum End<T> {
+    Together(T),
+    Alone(ProtectError),
+}
+
+/// What an agreement said.
+pub(super) struct Met {
+    pub(super) flags: u64,
+    pub(super) dead: Vec<MemberId>,
+}
+
+/// All closures of this member have ended.
+const ENDED: u64 = 1;
+/// This member could do its part.
+pub(super) const FINE: u64 = 2;
+
+/// How a closure ended.
+enum Outcome<T> {
+    Ended(T),
+    /// The period is over, whatever the closure returned.
+    Stopped,
+    Failed(String),
+    Panicked(Box<dyn Any + Send>),
+}
+
+/// How the closures of a member ended, by their seats.
+type Outcomes<T> = Vec<(usize, Outcome<T>)>;
+
+/// Protects a program: every member calls it with equal options, and `body` is called once for each
+/// seat, by the member that holds it. There are as many seats as the job has regular members;
+/// spares wait in the call for a seat. Returns the results of the seats that ended at this member,
+/// with their numbers, when the closures of all seats have ended.
+///
+/// When the holder of a seat dies, all seats go back to the last point that all have saved, or to
+/// the beginning. Calls then return [`ProtectError::RolledBack`], which the closure hands on, and
+/// the closure is called again, with the note of that point. A spare takes the seat of the dead, or
+/// a member beside its own seat, in an activity of its own.
+///
+/// Between points the state of a closure is the memory of its seat, its note, and what it computes
+/// from them. What it changes elsewhere is changed again when it runs again. The store is in
+/// localized mode.
+///
+/// # Errors
+///
+/// [`ProtectError::SeatFailed`] at all members if a closure returns an error of its own or panics
+/// (at its member the panic goes on), or if its holders die too often. [`ProtectError::SeatLost`]
+/// at all members if more members died at once than may be lost. [`ProtectError::Invalid`] at all
+/// members if the options are wrong or differ.
+pub fn run<T, E, F>(store: &Store, options: Protect, body: F) -> ProtectResult<Vec<(usize, T)>>
+where
+    T: Send + 'static,
+    E: Display,
+    F: Fn(&Seat) -> Result<T, E> + Send + Sync + 'static,
+{
+    let (run, dead) = Run::open(store, options)?;
+    let mut panic = None;
+    let end = run.go(&Arc::new(body), dead, &mut panic);
+    let result = match end {
+        End::Together(result) => {
+            // The results are there, however long another member takes to close.
+            if let Err(error) = run.close() {
+                tracing::warn!(%error, "the memory of seats is not given back");
+            }
+            result
+        }
+        End::Alone(error) => {
+            run.images.abandon();
+            Err(error)
+        }
+    };
+    match panic {
+        Some(payload) => resume_unwind(payload),
+        None => result,
+    }
+}
+
+impl Run {
+    /// Opens a run with all living members; returns the dead among its members.
+    fn open(store: &Store, options: Protect) -> ProtectResult<(Arc<Run>, Vec<MemberId>)> {
+        let job = store.job().clone();
+        let images = Images::open(store, "seats", options.images())?;
+        let comm = images.communicator().shrink()?;
+        let seats = job.view().regulars;
+        let key = [images.prefix(), b"c"].concat();
+        let mut fault = options.fault().map(|reason| ProtectError::Invalid { reason });
+        let mut slots = Vec::new();
+        for _ in 0..if fault.is_none() { 1 + options.room } else { 0 } {
+            match job.reserve(HIDDEN + options.bytes) {
+                Ok(offset) => slots.push(Slot { offset, seat: None }),
+                Err(error) => fault = fault.or(Some(error.into())),
+            }
+        }
+        let run = Arc::new(Run {
+            job,
+            store: store.clone(),
+            images,
+            comm,
+            course: CourseRecord::new(store, key, seats),
+            seats,
+            slots: Mutex::new(slots),
+            options,
+        });
+        // Equal options have equal bits, and so have their complements.
+        let mask = (1 << 29) - 1;
+        let told = format!("{:?}", run.options);
+        let hash = twox_hash::XxHash3_64::oneshot(told.as_bytes()) & mask;
+        let fine = if fault.is_none() { FINE } else { 0 };
+        let until = run.job.now().after(run.job.time_limit());
+        let met = run.meet(fine | (hash << 2) | ((!hash & mask) << 31), Some(until), None)?;
+        let is_equal = (met.flags >> 2) & mask == hash && (met.flags >> 31) & mask == !hash & mask;
+        let fault = fault.or_else(|| {
+            let reason = match () {
+                () if !is_equal => "members have other options; all have to give equal ones",
+                () if met.flags & FINE == 0 => {
+                    "a member has no memory for its seats; see its error"
+                }
+                () => return None,
+            };
+            Some(ProtectError::Invalid { reason: reason.to_string() })
+        });
+        match fault {
+            None => Ok((run, met.dead)),
+            Some(fault) => {
+                run.close()?;
+                Err(fault)
+            }
+        }
+    }
+
+    /// Ends the run at all members.
+    fn close(&self) -> ProtectResult<()> {
+        let closed = self.images.close();
+        let _ = self.comm.free();
+        closed?;
+        for slot in lock(&self.slots).drain(..) {
+            self.job.release(slot.offset, HIDDEN + self.options.bytes);
+        }
+        Ok(())
+    }
+
+    /// The key of the record of a seat.
+    pub(super) fn seat_key(&self, seat: usize) -> Vec<u8> {
+        [self.images.prefix(), format!("s/{seat}").as_bytes()].concat()
+    }
+
+    /// The name of the image of a seat.
+    pub(super) fn image_name(&self, seat: usize) -> String {
+        format!("seat {seat}")
+    }
+
+    /// The members that take part and are not among these dead, in ascending order.
+    pub(super) fn living(&self, dead: &[MemberId]) -> Vec<MemberId> {
+        let mut living = self.comm.members().to_vec();
+        living.retain(|member| !dead.contains(member));
+        living.sort_unstable_by_key(|member| member.0);
+        living
+    }
+
+    /// An agreement of all members. It waits until the given time; without one, for all closures,
+    /// and from the end of the period on as long as the patience lasts.
+    pub(super) fn meet(
+        &self,
+        flags: u64,
+        mut until: Option<Time>,
+        period: Option<&Period>,
+    ) -> ProtectResult<Met> {
+        loop {
+            self.comm.failure_ack()?;
+            match self.comm.agree_despite_failures(flags) {
+                Ok(agreed) => {
+                    let member = |rank: &usize| self.comm.members()[*rank];
+                    let dead = agreed.failed.iter().map(member).collect();
+                    return Ok(Met { flags: agreed.flags, dead });
+                }
+                Err(rma::Error::Timeout { rank, member, limit }) => {
+                    if until.is_none() && period.is_none_or(|period| period.check().is_err()) {
+                        until = Some(self.job.now().after(self.options.patience));
+                    }
+                    if until.is_some_and(|until| self.job.now() >= until) {
+                        return Err(rma::Error::Timeout { rank, member, limit }.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Runs the seats of this member until all closures of the job have ended, or the run has.
+    fn go<T, E, F>(
+        self: &Arc<Run>,
+        body: &Arc<F>,
+        mut dead: Vec<MemberId>,
+        panic: &mut Option<Box<dyn Any + Send>>,
+    ) -> End<ProtectResult<Vec<(usize, T)>>>
+    where
+        T: Send + 'static,
+        E: Display,
+        F: Fn(&Seat) -> Result<T, E> + Send + Sync + 'static,
+    {
+        let mut before: Option<Arc<Period>> = None;
+        loop {
+            let (period, loaded) = match self.roll_back(before.take(), dead) {
+                Ok(begun) => begun,
+                Err(End::Together(error)) => return End::Together(Err(error)),
+                Err(End::Alone(error)) => return End::Alone(error),
+            };
+            let outcomes = self.run_seats(&period, loaded, body);
+            let met = match self.stop(&period, &outcomes) {
+                Ok(met) => met,
+                Err(error) => return End::Alone(error),
+            };
+            dead = met.dead;
+            let is_over = period.holders.iter().all(|holder| !dead.contains(holder));
+            let mut values = Vec::new();
+            for (seat, outcome) in outcomes {
+                match outcome {
+                    Outcome::Ended(value) => values.push((seat, value)),
+                    Outcome::Panicked(payload) => *panic = panic.take().or(Some(payload)),
+                    Outcome::Stopped | Outcome::Failed(_) => {}
+                }
+            }
+            if met.flags & ENDED != 0 && is_over {
+                return End::Together(Ok(values));
+            }
+            before = Some(period);
+        }
+    }
+
+    /// `stop`: no operation of this member is under way any more. Then all members agree that all
+    /// have ended, or on the dead.
+    fn stop<T>(&self, period: &Period, outcomes: &[(usize, Outcome<T>)]) -> ProtectResult<Met> {
+        {
+            let _step = within(Step::Stop);
+            period.finish_late()?;
+        }
+        for (seat, outcome) in outcomes {
+            let reason = match outcome {
+                Outcome::Failed(reason) => reason.clone(),
+                Outcome::Panicked(payload) => text_of(payload.as_ref()),
+                Outcome::Ended(_) | Outcome::Stopped => continue,
+            };
+            let fault = Fault::Failed { seat: *seat, reason };
+            self.course.fail(period.rollback, &fault)?;
+            // All seats that wait or call are told.
+            let _ = self.comm.revoke();
+        }
+        let is_ended = |(_, outcome): &(usize, Outcome<T>)| matches!(outcome, Outcome::Ended(_));
+        let has_ended = outcomes.iter().all(is_ended) && period.check().is_ok();
+        let _step = within(Step::Agree);
+        self.meet(if has_ended { ENDED } else { 0 }, None, Some(period))
+    }
+
+    /// Calls the closures of the seats of this member: the first here, the others in activities of
+    /// their own.
+    fn run_seats<T, E, F>(
+        self: &Arc<Run>,
+        period: &Arc<Period>,
+        loaded: Vec<Loaded>,
+        body: &Arc<F>,
+    ) -> Outcomes<T>
+    where
+        T: Send + 'static,
+        E: Display,
+        F: Fn(&Seat) -> Result<T, E> + Send + Sync + 'static,
+    {
+        let mut loaded = loaded.into_iter();
+        let Some(first) = loaded.next() else { return Vec::new() };
+        let outcomes: Arc<Mutex<Outcomes<T>>> = Arc::default();
+        let mut activities = Vec::new();
+        for own in loaded {
+            let (period, body, outcomes) = (period.clone(), body.clone(), outcomes.clone());
+            let number = own.seat;
+            let call = {
+                let outcomes = outcomes.clone();
+                move || {
+                    let outcome = call(&period, own, &*body);
+                    lock(&outcomes).push((number, outcome));
+                }
+            };
+            match self.job.spawn(&format!("outlast-seat-{number}"), Box::new(call)) {
+                Ok(activity) => activities.push(activity),
+                Err(error) => {
+                    lock(&outcomes).push((number, Outcome::Failed(error.to_string())));
+                }
+            }
+        }
+        let own = first.seat;
+        let outcome = call(period, first, &**body);
+        lock(&outcomes).push((own, outcome));
+        for activity in &activities {
+            // A closure that computes is waited for. All waits in it end by themselves.
+            while !self.job.wait_for(activity, Time::NEVER) && !self.job.has_ended() {}
+        }
+        let mut outcomes = std::mem::take(&mut *lock(&outcomes));
+        outcomes.sort_unstable_by_key(|(seat, _)| *seat);
+        outcomes
+    }
+}
+
+/// Calls the closure of a seat.
+fn call<T, E, F>(period: &Arc<Period>, own: Loaded, body: &F) -> Outcome<T>
+where
+    E: Display,
+    F: Fn(&Seat) -> Result<T, E>,
+{
+    let seat = Seat::new(period, own.seat, own.offset, own.note);
+    let result = catch_unwind(AssertUnwindSafe(|| body(&seat)));
+    // Under the simulator a member that has ended is unwound.
+    if period.run.job.has_ended() {
+        return match result {
+            Err(payload) => resume_unwind(payload),
+            Ok(_) => Outcome::Stopped,
+        };
+    }
+    let _step = within(Step::Stop);
+    // A load of a word: all puts of this activity are seen before what follows.
+    let ordered = seat.own_word(LOCK);
+    let is_over = ordered.is_err() || period.check().is_err();
+    match result {
+        _ if is_over => Outcome::Stopped,
+        Err(payload) => Outcome::Panicked(payload),
+        Ok(Err(error)) => Outcome::Failed(error.to_string()),
+        Ok(Ok(value)) => match seat.flush_all() {
+            Ok(()) => Outcome::Ended(value),
+            Err(_) if period.check().is_err() => Outcome::Stopped,
+            Err(error) => Outcome::Failed(error.to_string()),
+        },
+    }
+}
+
+fn text_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    format!("its closure panicked: {}", text.unwrap_or_else(|| "no message".to_string()))
+}
+
+impl Run {
+    /// The next course, as all members compute it.
+    pub(super) fn next_course(&self, course: &Course, dead: &[MemberId]) -> Course {
+        let Protect { room, give_up, .. } = self.options;
+        course.assign(&self.living(dead), self.seats, room, give_up)
+    }
+}

@@ -1,0 +1,151 @@
+//! A seat, as its closure sees it.
+
+use super::layout::HIDDEN;
+use super::period::Period;
+use super::{ProtectError, ProtectResult};
+use crate::engine::{Pending, Time};
+use crate::rma::LockKind;
+use crate::sync::lock;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A seat: a rank with memory that outlives the process which holds it.
+///
+/// The closure of [`run`](super::run()) is called with it. All seats reach its memory by
+/// [`Seat::put`], [`Seat::get`] and operations on words, as a [`Window`](crate::rma::Window) of
+/// MPI. A seat is used by a single thread.
+pub struct Seat {
+    pub(super) period: Arc<Period>,
+    pub(super) number: usize,
+    /// Where the memory begins in the segment of this member, hidden words first.
+    pub(super) base: u64,
+    note: Option<Vec<u8>>,
+    /// Operations that were started and are not known to be complete.
+    pub(super) pending: RefCell<Vec<Pending>>,
+    /// The locks that this seat holds.
+    pub(super) held: RefCell<Vec<(usize, LockKind)>>,
+    /// How many rounds of the tree this seat has taken part in.
+    pub(super) round: Cell<u64>,
+    /// The last attempt to save at points that are not aligned.
+    pub(super) attempt: Cell<u64>,
+    /// The generation that counts, as far as this seat knows.
+    pub(super) generation: Cell<u64>,
+    /// Whether no generation was saved since the last rollback.
+    pub(super) is_repeating: Cell<bool>,
+    /// When the last save ended, and how long it took.
+    pub(super) last_save: Cell<Time>,
+    pub(super) save_time: Cell<Duration>,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Seat({} of {})", self.number, self.seats())
+    }
+}
+
+impl Seat {
+    pub(super) fn new(
+        period: &Arc<Period>,
+        number: usize,
+        base: u64,
+        note: Option<Vec<u8>>,
+    ) -> Seat {
+        Seat {
+            period: period.clone(),
+            number,
+            base,
+            note,
+            pending: RefCell::default(),
+            held: RefCell::default(),
+            round: Cell::new(0),
+            attempt: Cell::new(0),
+            generation: Cell::new(period.generation),
+            // The first rollback is the beginning.
+            is_repeating: Cell::new(period.rollback > 1),
+            last_save: Cell::new(period.run.job.now()),
+            save_time: Cell::new(Duration::ZERO),
+        }
+    }
+
+    /// The number of this seat, from 0.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// How many seats there are: as many as the job has regular members.
+    pub fn seats(&self) -> usize {
+        self.period.holders.len()
+    }
+
+    /// How many bytes a seat has.
+    pub fn bytes(&self) -> u64 {
+        self.period.run.options.bytes
+    }
+
+    /// The note of the point from which the closure was called; `None` at the very beginning, when
+    /// all bytes of all seats are 0.
+    pub fn note(&self) -> Option<&[u8]> {
+        self.note.as_deref()
+    }
+
+    /// The note as a number: for notes that are `u64::to_le_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProtectError::Invalid`] if the note has another length than 8 bytes.
+    pub fn note_u64(&self) -> ProtectResult<Option<u64>> {
+        let Some(note) = self.note() else { return Ok(None) };
+        match note.try_into() {
+            Ok(bytes) => Ok(Some(u64::from_le_bytes(bytes))),
+            Err(_) => {
+                let reason = format!("a note of {} bytes is not a number of 8 bytes", note.len());
+                Err(ProtectError::Invalid { reason })
+            }
+        }
+    }
+
+    /// Bytes from outside of the seats, such as the time or a key of the store, which `look` gets.
+    /// For looking and not for taking: after a rollback `look` is called again.
+    pub fn remember(&self, look: impl FnOnce() -> Vec<u8>) -> ProtectResult<Vec<u8>> {
+        self.period.check()?;
+        Ok(look())
+    }
+
+    /// Whether the closure may be repeating what it did before a rollback: no point has been saved
+    /// since. For programs that print.
+    pub fn is_replaying(&self) -> bool {
+        self.is_repeating.get()
+    }
+
+    /// Whether all pieces of all images are at living members: as many may die at once then as
+    /// [`Protect::lose`](super::Protect::lose) says. It reads the records of all images.
+    pub fn is_whole(&self) -> ProtectResult<bool> {
+        self.period.check()?;
+        Ok(self.period.run.images.pieces_missing()? == 0)
+    }
+
+    /// The holder of a seat, and where a range of its memory is there.
+    #[inline]
+    pub(super) fn locate(
+        &self,
+        seat: usize,
+        offset: u64,
+        len: usize,
+    ) -> ProtectResult<(crate::MemberId, u64)> {
+        self.period.check()?;
+        let (member, base) = self.period.place(seat)?;
+        let (len, bytes) = (len as u64, self.bytes());
+        match offset.checked_add(len).is_some_and(|end| end <= bytes) {
+            true => Ok((member, base + HIDDEN + offset)),
+            false => Err(ProtectError::OutOfRange { seat, offset, len, bytes }),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // A rollback waits for them.
+        lock(&self.period.late).append(&mut self.pending.borrow_mut());
+    }
+}

@@ -1,0 +1,151 @@
+//! The membership of this process.
+
+use crate::error::{Code, Failure, failure};
+use crate::wait::{duration, interruptible};
+use outlast::{JoinError, JoinOptions, MemberId};
+use pyo3::prelude::*;
+
+/// What to do with a build that has no MPI.
+const NO_MPI: &str = "this build of outlast has no MPI; with mpicc of Open MPI 5 on the PATH, \
+                      type: MATURIN_PEP517_ARGS='--features mpi' pip install --force-reinstall \
+                      ./python; or, for a job without MPI, start the program with outlast run";
+
+/// The membership of this process. It ends with the with statement, or with leave().
+#[pyclass(subclass, frozen, module = "outlast")]
+pub(crate) struct Job {
+    pub(crate) job: outlast::Job,
+}
+
+/// The member of this number, if there is one.
+pub(crate) fn member(job: &outlast::Job, number: u32) -> Result<MemberId, Failure> {
+    let members = job.members();
+    if (number as usize) < members {
+        return Ok(MemberId(number));
+    }
+    let message = format!("there is no member {number} in a job of {members} members");
+    Err(failure(Code::Invalid, message))
+}
+
+#[pymethods]
+impl Job {
+    #[new]
+    #[pyo3(signature = (*, time_limit=None, segment_limit=None, domain=None, comm=None,
+                        set_errhandlers=false))]
+    fn new(
+        py: Python<'_>,
+        time_limit: Option<f64>,
+        segment_limit: Option<u64>,
+        domain: Option<&str>,
+        comm: Option<&Bound<'_, PyAny>>,
+        set_errhandlers: bool,
+    ) -> PyResult<Job> {
+        let mut options = JoinOptions::new().set_errhandlers(set_errhandlers);
+        if let Some(seconds) = time_limit {
+            options = options.time_limit(duration(seconds)?);
+        }
+        if let Some(bytes) = segment_limit {
+            options = options.segment_limit(bytes);
+        }
+        if let Some(path) = domain {
+            options = options.domain(path);
+        }
+        if let Some(comm) = comm {
+            options = with_communicator(options, comm)?;
+        }
+        match interruptible(py, move || options.join())? {
+            Ok(job) => Ok(Job { job }),
+            Err(JoinError::MissingFeature { .. }) => Err(failure(Code::NotJoined, NO_MPI).into()),
+            Err(error) => Err(Failure::from(error).into()),
+        }
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        // After an exception the process does not leave: when it ends, the others see a death.
+        if kind.is_none() { self.leave(py) } else { Ok(()) }
+    }
+
+    /// Ends the membership. Close the store before.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let job = self.job.clone();
+        Ok(interruptible(py, move || job.leave())?.map_err(Failure::from)?)
+    }
+
+    /// The number of this member, from 0.
+    #[getter]
+    fn me(&self) -> u32 {
+        self.job.me().0
+    }
+
+    /// The number of members with which the job began.
+    #[getter]
+    fn members(&self) -> usize {
+        self.job.members()
+    }
+
+    /// The number of members that are not known to be dead.
+    #[getter]
+    fn living(&self) -> usize {
+        self.job.view().living().count()
+    }
+
+    /// The members that are known to be dead, or that have left.
+    #[getter]
+    fn dead(&self) -> Vec<u32> {
+        self.job.view().dead.iter().map(|member| member.0).collect()
+    }
+
+    /// The longest time for which a call waits for a living member, in seconds.
+    #[getter]
+    fn time_limit(&self) -> f64 {
+        self.job.time_limit().as_secs_f64()
+    }
+
+    /// The failure domain of a member, for example rack3/node17; empty if it is not known.
+    fn domain(&self, py: Python<'_>, number: u32) -> Result<String, Failure> {
+        let member = member(&self.job, number)?;
+        Ok(py.detach(|| self.job.domain(member))?)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<outlast.Job: member {} of {}>", self.me(), self.members())
+    }
+}
+
+/// Adds a communicator of mpi4py to the options.
+#[cfg(feature = "mpi")]
+fn with_communicator(options: JoinOptions, comm: &Bound<'_, PyAny>) -> PyResult<JoinOptions> {
+    let mpi = comm.py().import("mpi4py.MPI").map_err(|_| wrong_communicator(comm))?;
+    if !comm.is_instance(&mpi.getattr("Comm")?)? {
+        return Err(wrong_communicator(comm));
+    }
+    let place: usize = mpi.call_method1("_addressof", (comm,))?.extract()?;
+    // SAFETY: mpi4py promises that the address is that of the handle of the communicator, which
+    // `comm` keeps. The engine duplicates the communicator before `join` returns.
+    let communicator = unsafe {
+        let handle = *std::ptr::with_exposed_provenance::<*mut std::ffi::c_void>(place);
+        outlast::engine::mpi::Communicator::from_raw(handle)
+    };
+    Ok(options.communicator(communicator))
+}
+
+#[cfg(feature = "mpi")]
+fn wrong_communicator(comm: &Bound<'_, PyAny>) -> PyErr {
+    let kind = comm.get_type();
+    pyo3::exceptions::PyTypeError::new_err(format!("comm must be an mpi4py.MPI.Comm, not {kind}"))
+}
+
+/// This build has no MPI.
+#[cfg(not(feature = "mpi"))]
+fn with_communicator(_: JoinOptions, _: &Bound<'_, PyAny>) -> PyResult<JoinOptions> {
+    Err(failure(Code::NotJoined, NO_MPI).into())
+}
