@@ -53,7 +53,6 @@ from ._outlast import (
     TooSmall,
     Transaction,
     __version__,
-    has_mpi,
 )
 
 __all__ = [
@@ -83,7 +82,6 @@ __all__ = [
     "OutOfMemory",
     "TooSmall",
     "Corrupt",
-    "has_mpi",
     "__version__",
 ]
 
@@ -96,8 +94,8 @@ def join(*, time_limit=None, segment_limit=None, domain=None, comm=None, set_err
     member that does not join within the time limit raises NotJoined at the others.
 
     Under mpirun: comm is a communicator of mpi4py whose processes are the members, in place of all
-    processes. set_errhandlers makes errors of MPI_COMM_WORLD and MPI_COMM_SELF return. This needs
-    a build with MPI (has_mpi); otherwise the error says what to type.
+    processes. set_errhandlers makes errors of MPI_COMM_WORLD and MPI_COMM_SELF return. MPI is
+    called through a plug-in, which `outlast mpi setup` compiles; without it NotJoined says so.
     """
     return Job(
         time_limit=time_limit,

@@ -1,6 +1,7 @@
 //! Errors: the exceptions of the package, and the codes that they share with `outlast.h`.
 
 use outlast::image::ImageError;
+use outlast::rma;
 use outlast::snapshot::SnapshotError;
 use outlast::store::StoreError;
 use outlast::{Error, JoinError};
@@ -196,6 +197,17 @@ impl From<SnapshotError> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         failure(engine_code(&error), error.to_string())
+    }
+}
+
+impl From<rma::Error> for Failure {
+    fn from(error: rma::Error) -> Failure {
+        let code = match &error {
+            rma::Error::Engine(error) => engine_code(error),
+            rma::Error::Timeout { .. } => Code::Timeout,
+            _ => Code::Failed,
+        };
+        failure(code, error.to_string())
     }
 }
 

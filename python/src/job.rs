@@ -2,13 +2,9 @@
 
 use crate::error::{Code, Failure, failure};
 use crate::wait::{duration, interruptible};
-use outlast::{JoinError, JoinOptions, MemberId};
+use outlast::rma::Communicator;
+use outlast::{JoinOptions, MemberId};
 use pyo3::prelude::*;
-
-/// What to do with a build that has no MPI.
-const NO_MPI: &str = "this build of outlast has no MPI; with mpicc of Open MPI 5 on the PATH, \
-                      type: MATURIN_PEP517_ARGS='--features mpi' pip install --force-reinstall \
-                      ./python; or, for a job without MPI, start the program with outlast run";
 
 /// The membership of this process. It ends with the with statement, or with leave().
 #[pyclass(subclass, frozen, module = "outlast")]
@@ -52,11 +48,8 @@ impl Job {
         if let Some(comm) = comm {
             options = with_communicator(options, comm)?;
         }
-        match interruptible(py, move || options.join())? {
-            Ok(job) => Ok(Job { job }),
-            Err(JoinError::MissingFeature { .. }) => Err(failure(Code::NotJoined, NO_MPI).into()),
-            Err(error) => Err(Failure::from(error).into()),
-        }
+        let job = interruptible(py, move || options.join())?.map_err(Failure::from)?;
+        Ok(Job { job })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -110,6 +103,15 @@ impl Job {
         self.job.time_limit().as_secs_f64()
     }
 
+    /// Waits until all living members have called it, whichever members die meanwhile. What a
+    /// member put before, the others find after it.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        let job = self.job.clone();
+        let meet = move || Communicator::world(&job)?.agree_despite_failures(u64::MAX);
+        interruptible(py, meet)?.map_err(Failure::from)?;
+        Ok(())
+    }
+
     /// The failure domain of a member, for example rack3/node17; empty if it is not known.
     fn domain(&self, py: Python<'_>, number: u32) -> Result<String, Failure> {
         let member = member(&self.job, number)?;
@@ -122,7 +124,6 @@ impl Job {
 }
 
 /// Adds a communicator of mpi4py to the options.
-#[cfg(feature = "mpi")]
 fn with_communicator(options: JoinOptions, comm: &Bound<'_, PyAny>) -> PyResult<JoinOptions> {
     let mpi = comm.py().import("mpi4py.MPI").map_err(|_| wrong_communicator(comm))?;
     if !comm.is_instance(&mpi.getattr("Comm")?)? {
@@ -138,14 +139,7 @@ fn with_communicator(options: JoinOptions, comm: &Bound<'_, PyAny>) -> PyResult<
     Ok(options.communicator(communicator))
 }
 
-#[cfg(feature = "mpi")]
 fn wrong_communicator(comm: &Bound<'_, PyAny>) -> PyErr {
     let kind = comm.get_type();
     pyo3::exceptions::PyTypeError::new_err(format!("comm must be an mpi4py.MPI.Comm, not {kind}"))
-}
-
-/// This build has no MPI.
-#[cfg(not(feature = "mpi"))]
-fn with_communicator(_: JoinOptions, _: &Bound<'_, PyAny>) -> PyResult<JoinOptions> {
-    Err(failure(Code::NotJoined, NO_MPI).into())
 }

@@ -36,6 +36,5 @@ fn _outlast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<regions::Regions>()?;
     module.add_class::<regions::Restored>()?;
     module.add_class::<snapshot::Snapshots>()?;
-    module.add("has_mpi", cfg!(feature = "mpi"))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -47,6 +47,7 @@ def first(job, store):
         assert "half" not in store
     else:
         raise AssertionError("the handler did not end the wait")
+    interrupt("barrier", job.barrier)
     interrupt("open", lambda: job.open(name="mine alone"))
     interrupt("regions", lambda: store.regions("mine alone"))
     store["over"] = b""
@@ -54,6 +55,8 @@ def first(job, store):
 
 
 def main():
+    # A shell starts background commands with SIGINT ignored, and Python leaves that as it is.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     job = outlast.join()
     store = job.open()
     if job.me == 0:

@@ -2,17 +2,8 @@
 survivors take over its keys."""
 
 import sys
-import time
 
 import outlast
-
-
-def meet(job, store, place):
-    """Waits until all members have called it with this key."""
-    here = store.add(place, 1)
-    while here < job.members:
-        time.sleep(0.001)
-        here = store.add(place, 0)
 
 
 def expect(error, call):
@@ -47,7 +38,7 @@ def main():
         first = store.setdefault("first", mine.encode())
         assert store.setdefault("first", b"") == first == store["first"]
         store.setdefault("prize", b"gold")
-        meet(job, store, "prizes")
+        job.barrier()
         store.add("won", 1 if store.pop("prize", None) == b"gold" else 0)
         error = expect(outlast.OutlastError, lambda: store.add(mine, 1))
         assert error.code == -11 and str(error)
@@ -64,12 +55,12 @@ def main():
 
         expect(ZeroDivisionError, refuse)
         assert "refused" not in store
-        meet(job, store, "done")
+        job.barrier()
         assert store.add("won", 0) == 1 and "prize" not in store
         assert (store.add("from", 0), store.add("to", 0)) == (-5 * job.members, 5 * job.members)
         all_keys = [f"mine/{member}".encode() for member in range(job.members)]
         assert sorted(store.scan("mine/")) == all_keys
-        meet(job, store, "counted")
+        job.barrier()
         last = job.members - 1
         if job.me == last:
             print("ready", flush=True)
@@ -82,6 +73,8 @@ def main():
             adopted = [key for key in store.keys_of(last) if store.adopt(key)]
             assert f"mine/{last}".encode() in adopted
         assert store[f"mine/{last}"] == b"y" * 1000
+        job.barrier()  # of the survivors
+        assert store.keys_of(last) == []
     print("ok", flush=True)
 
 

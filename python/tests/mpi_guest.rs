@@ -1,32 +1,34 @@
 //! The store as a guest of a program with mpi4py, under a real mpirun, with a rank that dies.
 
+#[path = "../../crates/outlast-c/tests/mpi_support/mod.rs"]
+mod mpi_support;
 mod package;
 
+use mpi_support::{check_heat, library_folder, of_mpi, run, said};
 use outlast::MemberId;
-use outlast::launch::{Launch, Mpirun, Output};
+use outlast::launch::Launch;
 use std::path::Path;
-use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// Starts ranks of a Python program, with the mpi4py of `cargo xtask mpi` and this package.
+fn launch(ranks: usize, package: &Path, program: &str) -> Launch {
+    Launch::new(ranks)
+        .program(of_mpi("python"))
+        .args([Path::new(env!("CARGO_MANIFEST_DIR")).join(program)])
+        .env("PYTHONPATH", package)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+}
 
 #[test]
 fn a_store_is_a_guest_of_mpi4py_programs() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let installed = folder.join("../target/mpi/bin");
-    let own = std::env::current_exe().expect("own path");
-    let package = package::link_package(own.parent().expect("a folder"));
-    let launch = Launch::new(3)
-        .program(installed.join("python"))
-        .args([folder.join("tests/guest.py")])
-        .env("PYTHONPATH", package.path())
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .output(Output::Capture)
-        .mpirun(Mpirun::new(installed.join("mpirun")));
-    let outcome = launch.start().expect("mpirun starts; `cargo xtask mpi` installs it").wait(LIMIT);
-    let said = |member| outcome.stdout(MemberId(member)) + &outcome.stderr(MemberId(member));
-    let said: String = (0..3).map(said).collect();
-    assert!(!outcome.timed_out, "hung: {outcome}{said}");
+    let package = package::link_package(&library_folder());
+    let outcome = run(launch(3, package.path(), "tests/guest.py"));
     for member in 0..2 {
-        assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{said}");
+        assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{outcome}{}", said(&outcome));
     }
+}
+
+#[test]
+fn the_heat_equation_with_mpi4py_is_bit_for_bit_right_when_ranks_die() {
+    let package = package::link_package(&library_folder());
+    check_heat(|ranks| launch(ranks, package.path(), "../examples/mpi/heat.py"));
 }

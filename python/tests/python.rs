@@ -2,12 +2,13 @@
 
 mod package;
 #[path = "../../crates/outlast-c/tests/support/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Outcome, Output};
 use std::path::Path;
-use support::{LIMIT, kill_the_last_of, library_folder};
+use support::{LIMIT, check_bad, kill_the_last_of, library_folder};
 use tempfile::TempDir;
 
 /// A folder with the package.
@@ -94,7 +95,8 @@ fn a_program_makes_every_call() {
 
 #[test]
 fn bad_input_is_a_defined_error_and_changes_nothing() {
-    run_alone("refusals.py");
+    let package = Package::new();
+    check_bad(package.launch(1, "refusals.py"), package.0.path());
 }
 
 #[test]
@@ -108,6 +110,19 @@ fn a_signal_ends_a_wait() {
 #[test]
 fn the_stubs_have_the_names_of_the_module() {
     run_alone("stubs.py");
+}
+
+#[test]
+fn the_first_program_of_the_guide_runs() {
+    let package = Package::new();
+    let chapter = include_str!("../../docs/guide/src/first-programs.md");
+    let rest = chapter.split_once("```python\n").expect("a program in Python").1;
+    let program = package.0.path().join("first.py");
+    std::fs::write(&program, rest.split("```").next().expect("its end")).expect("written");
+    let outcome = run(package.launch_file(2, &program));
+    for member in 0..2 {
+        assert_eq!(outcome.stdout(MemberId(member)), format!("{member} b'hello'\n"));
+    }
 }
 
 /// Whichever worker dies, the sweep has the result of a single worker.

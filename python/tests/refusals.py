@@ -3,6 +3,7 @@ characters, wrong types. Each is a defined error, and changes nothing."""
 
 import gc
 import os
+import sys
 import threading
 
 import outlast
@@ -246,6 +247,7 @@ def check_left(job):
         expect(outlast.Closed, call, -12)
     expect(outlast.Closed, lambda: job.open(name="late"), -12)
     expect(outlast.Closed, job.leave, -12)
+    expect(outlast.Closed, job.barrier, -12)
     assert job.me == 0 and job.members == 1
 
 
@@ -261,13 +263,14 @@ def main():
     check_lock_is_released(store)
     check_closed(job, store)
     check_left(job)
-    if not outlast.has_mpi:
-        error = expect(outlast.NotJoined, lambda: outlast.join(comm=object()), -2)
-        assert "--features mpi" in str(error)
-        os.environ["OUTLAST_ENGINE"] = "mpi"  # as under mpirun
-        assert "--features mpi" in str(expect(outlast.NotJoined, outlast.join, -2))
-    else:
-        expect(TypeError, lambda: outlast.join(comm=object()))
+    expect(TypeError, lambda: outlast.join(comm=object()))
+    os.environ["OUTLAST_ENGINE"] = "mpi"  # as under mpirun
+    # A missing plug-in and, where the program is given one, a plug-in of another MPI.
+    plugins = ["/nowhere/liboutlast_mpi.so", *sys.argv[1:]]
+    for plugin, reason in zip(plugins, ["does not exist", "runs with another MPI"]):
+        os.environ["OUTLAST_MPI_SHIM"] = plugin
+        message = str(expect(outlast.NotJoined, outlast.join, -2))
+        assert reason in message and "outlast mpi setup" in message, message
     print("ok", flush=True)
 
 

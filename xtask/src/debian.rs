@@ -6,8 +6,11 @@ use std::process::{Command, Stdio};
 
 /// Whether a program is installed and runs.
 pub(crate) fn runs(program: &str) -> bool {
-    let version = Command::new(program).arg("--version").stderr(Stdio::null()).output();
-    version.is_ok_and(|output| output.status.success())
+    // Some programs, such as tmux, know only the short option.
+    ["--version", "-V"].iter().any(|option| {
+        let version = Command::new(program).arg(option).stderr(Stdio::null()).output();
+        version.is_ok_and(|output| output.status.success())
+    })
 }
 
 /// Installs a package of Debian, which needs root. Does nothing if its program is there already.

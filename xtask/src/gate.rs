@@ -1,8 +1,10 @@
 //! A task as a list of steps: each step runs a command under a bound, and a summary ends the task.
 //!
-//! A step that fails, or that takes longer than its bound, ends the task. Nothing is retried.
+//! A step that fails, or that takes longer than its bound, ends the task. Steps that are
+//! independent of each other, such as the tests of several binaries, all run before that. Nothing
+//! is retried.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,9 +22,13 @@ pub(crate) struct Gate {
 /// A step that has ended.
 struct Step {
     name: String,
+    is_ok: bool,
     took: Duration,
     counts: Counts,
 }
+
+/// A step that does not depend on other steps: its name, its bound and its command.
+pub(crate) type IndependentStep = (String, Duration, Command);
 
 /// A step that is under way. Dropping it kills its processes, so that a failed task leaves none.
 pub(crate) struct Running {
@@ -30,7 +36,16 @@ pub(crate) struct Running {
     began: Instant,
     bound: Duration,
     child: Child,
-    counts: mpsc::Receiver<Counts>,
+    /// Comes when the step has closed its output.
+    ended: mpsc::Receiver<Ended>,
+}
+
+/// The end of the output of a step.
+struct Ended {
+    at: Instant,
+    counts: Counts,
+    /// What was not passed on yet.
+    kept: Vec<u8>,
 }
 
 /// The sums over the `test result:` lines of a step and over the lines of the conformance suite.
@@ -57,30 +72,52 @@ impl Gate {
         bound: Duration,
         command: Command,
     ) -> anyhow::Result<()> {
-        let running = self.start(name, bound, command)?;
+        let bound = self.bound(bound);
+        println!("\n=== {name} (at most {} s)", bound.as_secs());
+        let running = self.spawn(name, bound, command, true)?;
         self.finish(running)
     }
 
-    /// Starts a command whose end a later call of `finish` waits for.
+    /// Starts a command whose end a later call of `finish` waits for. Its standard output is kept
+    /// until then, so that the lines of steps do not mix.
     pub(crate) fn start(
         &mut self,
         name: &str,
         bound: Duration,
-        mut command: Command,
+        command: Command,
     ) -> anyhow::Result<Running> {
-        let bound = bound.min(self.limit.saturating_sub(self.began.elapsed()));
-        println!("\n=== {name} (at most {} s)", bound.as_secs());
+        let bound = self.bound(bound);
+        println!("\n=== {name}: starts in the background (at most {} s)", bound.as_secs());
+        self.spawn(name, bound, command, false)
+    }
+
+    fn bound(&self, bound: Duration) -> Duration {
+        bound.min(self.limit.saturating_sub(self.began.elapsed()))
+    }
+
+    fn spawn(
+        &self,
+        name: &str,
+        bound: Duration,
+        mut command: Command,
+        must_pass_on: bool,
+    ) -> anyhow::Result<Running> {
         let began = Instant::now();
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| {
                 format!("{name}: cannot start {}", command.get_program().display())
             })?;
         let output = child.stdout.take().context("the output is piped")?;
-        let (counted, counts) = mpsc::channel();
+        let (sender, ended) = mpsc::channel();
         std::thread::spawn(move || {
-            counted.send(pass_on(BufReader::new(output), std::io::stdout()))
+            let mut kept = Vec::new();
+            let counts = match must_pass_on {
+                true => pass_on(BufReader::new(output), std::io::stdout()),
+                false => pass_on(BufReader::new(output), &mut kept),
+            };
+            sender.send(Ended { at: Instant::now(), counts, kept })
         });
-        Ok(Running { name: name.to_string(), began, bound, child, counts })
+        Ok(Running { name: name.to_string(), began, bound, child, ended })
     }
 
     /// Waits until a step ends or its bound has passed.
@@ -99,9 +136,20 @@ impl Gate {
         };
         // A process that the step left behind may hold its output open; the gate does not wait
         // for it.
-        let counts = running.counts.recv_timeout(Duration::from_secs(5)).unwrap_or_default();
-        let took = running.began.elapsed();
-        self.steps.push(Step { name: name.clone(), took, counts });
+        let ended = running.ended.recv_timeout(Duration::from_secs(5));
+        let ended = ended.unwrap_or_else(|_| Ended {
+            at: Instant::now(),
+            counts: Counts::default(),
+            kept: Vec::new(),
+        });
+        if !ended.kept.is_empty() {
+            println!("\n=== {name}, in the background:");
+            pass_on(&ended.kept[..], std::io::stdout());
+        }
+        let counts = ended.counts;
+        let took = ended.at - running.began;
+        let is_ok = status.is_some_and(|status| status.success());
+        self.steps.push(Step { name: name.clone(), is_ok, took, counts });
         match status {
             Some(status) if status.success() => {
                 println!("=== {name}: ok in {:.1} s", took.as_secs_f64());
@@ -125,26 +173,55 @@ impl Gate {
         let began = Instant::now();
         let result = step();
         let took = began.elapsed();
-        self.steps.push(Step { name: name.to_string(), took, counts: Counts::default() });
+        let counts = Counts::default();
+        self.steps.push(Step { name: name.to_string(), is_ok: result.is_ok(), took, counts });
         if result.is_ok() {
             println!("=== {name}: ok in {:.1} s", took.as_secs_f64());
         }
         result
     }
 
+    /// Runs all of these steps, also after a failure, so that a single run names all that fail. The
+    /// steps in the background run at the lowest priority meanwhile, and their output follows at
+    /// the end.
+    pub(crate) fn independent_steps(
+        &mut self,
+        steps: impl IntoIterator<Item = IndependentStep>,
+        background: impl IntoIterator<Item = IndependentStep>,
+    ) -> anyhow::Result<()> {
+        let mut running = Vec::new();
+        for (name, bound, command) in background {
+            running.push(self.start(&name, bound, niced(&command))?);
+        }
+        let mut failures = Vec::new();
+        let mut note = |result: anyhow::Result<()>| {
+            if let Err(error) = result {
+                println!("=== {error:#}");
+                failures.push(format!("{error:#}"));
+            }
+        };
+        for (name, bound, command) in steps {
+            note(self.step(&name, bound, command));
+        }
+        for step in running {
+            note(self.finish(step));
+        }
+        ensure!(failures.is_empty(), "{}", failures.join("; "));
+        Ok(())
+    }
+
     /// Prints a line for each step and a closing line for the task, and passes the result on.
     pub(crate) fn summarize(&self, task: &str, result: anyhow::Result<()>) -> anyhow::Result<()> {
         println!("\n=== summary");
         let mut total = Counts::default();
-        for (index, step) in self.steps.iter().enumerate() {
+        for step in &self.steps {
             total.add(step.counts);
-            let is_ok = result.is_ok() || index + 1 < self.steps.len();
             let counts = if step.counts == Counts::default() {
                 String::new()
             } else {
                 format!("  {}", step.counts)
             };
-            let word = if is_ok { "ok" } else { "FAILED" };
+            let word = if step.is_ok { "ok" } else { "FAILED" };
             println!("  {word:<6}  {:>6.1} s  {}{counts}", step.took.as_secs_f64(), step.name);
         }
         let word = if result.is_ok() { "ok" } else { "FAILED" };
@@ -207,6 +284,20 @@ impl std::fmt::Display for Counts {
         let comma = if *suites > 0 { ", " } else { "" };
         if *runs > 0 { write!(f, "{comma}{runs} runs of scenarios") } else { Ok(()) }
     }
+}
+
+/// The command at the lowest priority.
+fn niced(command: &Command) -> Command {
+    let mut niced = Command::new("nice");
+    niced.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => niced.env(name, value),
+            None => niced.env_remove(name),
+        };
+    }
+    niced.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
+    niced
 }
 
 /// Passes lines on as they come, and counts the results in them.
@@ -320,6 +411,21 @@ mod tests {
         command.arg("61.75");
         drop(gate.start("background", minutes(1), command).expect("started"));
         assert_eq!(count_sleepers("61.75"), 0);
+    }
+
+    #[test]
+    fn independent_steps_run_after_a_failure() {
+        let mut gate = Gate::new(minutes(1));
+        let steps = ["false", "true"]
+            .map(|program| (program.to_string(), minutes(1), Command::new(program)));
+        let mut background = Command::new("sh");
+        background.args(["-c", "echo 'test result: ok. 3 passed; 0 failed'; exit $STATUS"]);
+        background.env("STATUS", "0");
+        let background = [("background".to_string(), minutes(1), background)];
+        assert!(gate.independent_steps(steps, background).is_err());
+        let results: Vec<bool> = gate.steps.iter().map(|step| step.is_ok).collect();
+        assert_eq!(results, [false, true, true]);
+        assert_eq!(gate.steps[2].counts.passed, 3);
     }
 
     #[test]

@@ -73,6 +73,8 @@ fn install_into(prefix: &Path, profile: Profile) -> anyhow::Result<()> {
     let package = prefix.join("lib/cmake/outlast");
     write(&package.join("outlastConfig.cmake"), &cmake_config(&version))?;
     write(&package.join("outlastConfigVersion.cmake"), &cmake_version(&version))?;
+    let module = prefix.join("share/modulefiles/outlast").join(&version.whole);
+    copy(&workspace().join("packaging/modulefile"), &module)?;
     for license in ["LICENSE-APACHE", "LICENSE-MIT"] {
         copy(&workspace().join(license), &prefix.join("share/doc/outlast").join(license))?;
     }
@@ -143,7 +145,8 @@ fn pkg_config(version: &Version) -> String {
 
 fn cmake_config(version: &Version) -> String {
     format!(
-        "# The targets outlast::outlast (shared) and outlast::static.\n\
+        "# The targets outlast::outlast (shared), outlast::static, and outlast::fortran with the\n\
+         # Fortran modules, which the compiler of the project compiles.\n\
          get_filename_component(OUTLAST_PREFIX \"${{CMAKE_CURRENT_LIST_DIR}}/../../..\" ABSOLUTE)\n\
          set(OUTLAST_FORTRAN_DIR \"${{OUTLAST_PREFIX}}/share/outlast/fortran\")\n\
          if(NOT TARGET outlast::outlast)\n  \
@@ -157,6 +160,18 @@ fn cmake_config(version: &Version) -> String {
              IMPORTED_LOCATION \"${{OUTLAST_PREFIX}}/lib/liboutlast.a\"\n    \
              INTERFACE_LINK_LIBRARIES \"{libraries}\"\n    \
              INTERFACE_INCLUDE_DIRECTORIES \"${{OUTLAST_PREFIX}}/include\")\n\
+         endif()\n\
+         get_property(OUTLAST_LANGUAGES GLOBAL PROPERTY ENABLED_LANGUAGES)\n\
+         if(OUTLAST_LANGUAGES MATCHES \"Fortran\" AND NOT TARGET outlast_fortran)\n  \
+           add_library(outlast_fortran STATIC EXCLUDE_FROM_ALL\n    \
+             \"${{OUTLAST_FORTRAN_DIR}}/outlast.f90\"\n    \
+             \"${{OUTLAST_FORTRAN_DIR}}/outlast_mpi.f90\")\n  \
+           set(OUTLAST_MODULE_DIR \"${{CMAKE_CURRENT_BINARY_DIR}}/outlast_fortran\")\n  \
+           set_target_properties(outlast_fortran PROPERTIES\n    \
+             Fortran_MODULE_DIRECTORY \"${{OUTLAST_MODULE_DIR}}\")\n  \
+           target_include_directories(outlast_fortran INTERFACE \"${{OUTLAST_MODULE_DIR}}\")\n  \
+           target_link_libraries(outlast_fortran PUBLIC outlast::outlast)\n  \
+           add_library(outlast::fortran ALIAS outlast_fortran)\n\
          endif()\n",
         whole = version.whole,
         soname = version.soname(),
@@ -182,16 +197,27 @@ fn cmake_version(version: &Version) -> String {
     )
 }
 
-/// The programs that the check builds against the installation: source, language, and whether the
-/// static library is linked.
+/// The programs in C and C++ that the check builds against the installation: source, language, and
+/// whether the static library is linked.
 const PROGRAMS: [(&str, &str, bool); 3] = [
     ("examples/c/heat.c", "C", false),
     ("examples/c/heat.c", "C", true),
     ("examples/cpp/pool.cpp", "CXX", false),
 ];
 
-/// Installs into a new folder, and builds and runs the examples by pkg-config and by CMake. Leaves
-/// the parts out whose programs this machine does not have.
+/// The program in Fortran: the first program of the guide.
+fn fortran_program(folder: &Path) -> anyhow::Result<PathBuf> {
+    let chapter = workspace().join("docs/guide/src/first-programs.md");
+    let text = std::fs::read_to_string(chapter).context("the guide")?;
+    let rest = text.split_once("```fortran\n").context("a program in Fortran")?.1;
+    let path = folder.join("first.f90");
+    write(&path, rest.split("```").next().context("its end")?)?;
+    Ok(path)
+}
+
+/// Installs into a new folder, and builds and runs the examples in C and C++, and a program in
+/// Fortran, by pkg-config and by CMake. Leaves the parts out whose programs this machine does not
+/// have.
 pub(crate) fn check(gate: &mut Gate) -> anyhow::Result<()> {
     let folder = target_folder().join("tmp/install");
     if folder.exists() {
@@ -222,11 +248,9 @@ fn by_pkg_config(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     for (number, (source, language, is_static)) in PROGRAMS.into_iter().enumerate() {
-        let mut ask = Command::new("pkg-config");
-        ask.args(["--cflags", "--libs", "outlast"]).args(is_static.then_some("--static"));
-        let output = ask.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let mut flags = String::from_utf8(output.stdout).context("flags")?;
+        let mut arguments = vec!["--cflags", "--libs", "outlast"];
+        arguments.extend(is_static.then_some("--static"));
+        let mut flags = flags_of(prefix, &arguments)?;
         if is_static {
             flags = flags.replace("-loutlast", "-l:liboutlast.a");
         }
@@ -240,7 +264,25 @@ fn by_pkg_config(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
         ensure!(compile.status()?.success(), "{source} was not compiled: {compile:?}");
         run(&program)?;
     }
+    if has("gfortran") {
+        let program = folder.join("program-fortran");
+        let mut compile = Command::new("gfortran");
+        compile.arg("-J").arg(folder).arg(prefix.join("share/outlast/fortran/outlast.f90"));
+        compile.arg(fortran_program(folder)?).arg("-o").arg(&program);
+        compile.args(flags_of(prefix, &["--libs", "outlast"])?.split_whitespace());
+        ensure!(compile.status()?.success(), "the program was not compiled: {compile:?}");
+        run(&program)?;
+    }
     Ok(())
+}
+
+/// What pkg-config says of the installation.
+fn flags_of(prefix: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let mut ask = Command::new("pkg-config");
+    let output = ask.args(arguments).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output();
+    let output = output.context("pkg-config")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).context("flags")
 }
 
 fn by_cmake(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
@@ -248,11 +290,13 @@ fn by_cmake(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let version = Version::of(env!("CARGO_PKG_VERSION"));
+    let has_fortran = has("gfortran");
     let mut project = format!(
         "cmake_minimum_required(VERSION 3.13)\n\
-         project(programs C CXX)\n\
+         project(programs C CXX {})\n\
          set(CMAKE_CXX_STANDARD 17)\n\
          find_package(outlast {} REQUIRED)\n",
+        if has_fortran { "Fortran" } else { "" },
         version.whole
     );
     for (number, (source, _, is_static)) in PROGRAMS.into_iter().enumerate() {
@@ -264,6 +308,16 @@ fn by_cmake(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
             workspace().join(source).display()
         );
     }
+    let mut programs: Vec<String> =
+        (0..PROGRAMS.len()).map(|number| format!("program-{number}")).collect();
+    if has_fortran {
+        project += &format!(
+            "add_executable(program-fortran {})\n\
+             target_link_libraries(program-fortran outlast::fortran)\n",
+            fortran_program(folder)?.display()
+        );
+        programs.push("program-fortran".into());
+    }
     let source = folder.join("project");
     write(&source.join("CMakeLists.txt"), &project)?;
     let build = folder.join("build");
@@ -272,7 +326,7 @@ fn by_cmake(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
     configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
     ensure!(configure.status()?.success(), "CMake did not find the package");
     ensure!(Command::new("cmake").arg("--build").arg(&build).status()?.success(), "CMake failed");
-    (0..PROGRAMS.len()).try_for_each(|number| run(&build.join(format!("program-{number}"))))
+    programs.iter().try_for_each(|program| run(&build.join(program)))
 }
 
 /// Runs an example as a job of a single member; the libraries bound all its waits.

@@ -2,23 +2,23 @@
 //! figures in `xtask/perf.json`. `cargo xtask instructions` only prints them.
 //!
 //! The count does not depend on the load of the machine, as times do, so that two versions of the
-//! library can be compared. The example `instructions` makes a fixed number of calls, and valgrind
-//! counts inside the functions that make them.
+//! library can be compared. The program `bench/instructions` makes a fixed number of calls, and
+//! valgrind counts inside the functions that make them.
 
-use crate::gate::{Gate, cargo, minutes, target_folder, workspace};
+use crate::gate::{Gate, Running, cargo, minutes, target_folder, workspace};
 use crate::valgrind;
 use anyhow::{Context, ensure};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The number of calls that a counted function of the example makes.
+/// The number of calls that a counted function of the program makes.
 const CALLS: u64 = 10_000;
 
-/// The number of transactions that a counted function of the example makes.
+/// The number of transactions that a counted function of the program makes.
 const TRANSACTIONS: u64 = 1_000;
 
-/// What is counted: its name, the function of the example that makes the calls, and their number. A
+/// What is counted: its name, the function of the program that makes the calls, and their number. A
 /// transaction has three keys.
 const COUNTED: [(&str, &str, u64); 10] = [
     ("put through a handle", "counted_put", CALLS),
@@ -33,6 +33,13 @@ const COUNTED: [(&str, &str, u64); 10] = [
     ("transaction of gets and puts", "counted_read_modify_write", TRANSACTIONS),
 ];
 
+/// What is counted in the C program `instructions.c`: its function, and the count of Rust.
+const COUNTED_IN_C: [(&str, &str); 2] =
+    [("counted_put", "put through a handle"), ("counted_put_by_key", "put by key")];
+
+/// How many instructions a call from C may take more than the call from Rust.
+const MORE_IN_C: f64 = 60.0;
+
 /// By how much a count may be above its recorded figure.
 const TOLERANCE: f64 = 0.03;
 
@@ -42,6 +49,13 @@ type Counts = BTreeMap<String, f64>;
 /// The file with the recorded figures.
 fn record_path() -> PathBuf {
     workspace().join("xtask/perf.json")
+}
+
+/// Counts puts from C, and compares them with puts from Rust.
+pub(crate) fn instructions_of_c() -> anyhow::Result<()> {
+    let mut gate = Gate::new(minutes(60));
+    let result = check_c(&mut gate);
+    gate.summarize("instructions of C", result)
 }
 
 /// Builds, counts, and prints the instructions of a call of each kind.
@@ -64,18 +78,19 @@ pub(crate) fn perf(must_record: bool) -> anyhow::Result<()> {
     let mut gate = Gate::new(minutes(60));
     let result = match must_record {
         true => count(&mut gate).and_then(|counts| record(&counts)),
-        false => check(&mut gate),
+        false => start_build(&mut gate).and_then(|build| check(&mut gate, build)),
     };
     gate.summarize("perf", result)
 }
 
 /// A part of the gate: an error if a count is above its recorded figure by more than the tolerance.
-pub(crate) fn check(gate: &mut Gate) -> anyhow::Result<()> {
+pub(crate) fn check(gate: &mut Gate, build: Running) -> anyhow::Result<()> {
     let path = record_path();
     let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let recorded: Counts = serde_json::from_slice(&text)
         .with_context(|| format!("{} is not a table of figures", path.display()))?;
-    compare(&recorded, &count(gate)?)
+    gate.finish(build)?;
+    compare(&recorded, &count_built(gate)?)
 }
 
 fn record(counts: &Counts) -> anyhow::Result<()> {
@@ -104,32 +119,73 @@ fn compare(recorded: &Counts, counts: &Counts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the example, and counts the instructions of a call of each kind.
+/// Compares puts from C with puts from Rust: an error if they take too many instructions more.
+pub(crate) fn check_c(gate: &mut Gate) -> anyhow::Result<()> {
+    let in_rust = count(gate)?;
+    let build = ["build", "--release", "--package", "outlast-c"];
+    gate.step("build of the library for C", minutes(20), cargo(&build))?;
+    let (library, program) =
+        (target_folder().join("release"), target_folder().join("instructions-c"));
+    let compile = valgrind::compile_c("instructions", &library, &program);
+    gate.step("the C program", minutes(2), compile)?;
+    let text = run_counted(gate, "the C program under callgrind", Some(&program))?;
+    let mut over = Vec::new();
+    for (function, name) in COUNTED_IN_C {
+        let count = total_of(&text, function)
+            .with_context(|| format!("valgrind counted nothing in `{function}` of C"))?;
+        let (count, rust) = (count as f64 / CALLS as f64, in_rust[name]);
+        let more = count - rust;
+        println!("{name:<30} {count:>9.1} instructions in C, {more:.1} above Rust");
+        if more > MORE_IN_C {
+            over.push(format!("{name} takes {more:.1} instructions more in C, not {MORE_IN_C}"));
+        }
+    }
+    ensure!(over.is_empty(), "{}", over.join("; "));
+    Ok(())
+}
+
+/// Builds the program, and counts the instructions of a call of each kind.
 fn count(gate: &mut Gate) -> anyhow::Result<Counts> {
-    let valgrind = valgrind::install()?;
-    let example = ["build", "--release", "--package", "outlast", "--example", "instructions"];
-    gate.step("build of the example", minutes(20), cargo(&example))?;
-    let folder = target_folder().join("instructions");
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    let mut job = Command::new(target_folder().join("release/examples/instructions"));
-    job.env("OUTLAST_VALGRIND", valgrind).env("OUTLAST_COUNTS", &folder);
-    gate.step("the example under callgrind", minutes(5), job)?;
-    let path = folder.join("out");
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("valgrind left no {}", path.display()))?;
+    let build = start_build(gate)?;
+    gate.finish(build)?;
+    count_built(gate)
+}
+
+/// Starts to build the program whose instructions are counted. Most of it is a single crate that is
+/// compiled by a single thread, so that other steps can run meanwhile.
+pub(crate) fn start_build(gate: &mut Gate) -> anyhow::Result<Running> {
+    let build = ["build", "--release", "--package", "outlast-instructions"];
+    gate.start("build of the counted program", minutes(20), cargo(&build))
+}
+
+/// Counts the instructions of a call of each kind in the program that was built.
+fn count_built(gate: &mut Gate) -> anyhow::Result<Counts> {
+    let text = run_counted(gate, "the counted program under callgrind", None)?;
     COUNTED
         .into_iter()
         .map(|(name, function, calls)| {
-            let total = total_of(&text, function).with_context(|| {
-                format!("valgrind counted nothing in `{function}`; see {}", folder.display())
-            })?;
+            let total = total_of(&text, function)
+                .with_context(|| format!("valgrind counted nothing in `{function}`"))?;
             Ok((name.to_string(), total as f64 / calls as f64))
         })
         .collect()
 }
 
-/// The instructions of a function of the example, and of all that it called, in a file of
+/// Runs the counted program, or another program that it starts in its place, under callgrind, and
+/// returns what callgrind wrote.
+fn run_counted(gate: &mut Gate, step: &str, program: Option<&Path>) -> anyhow::Result<String> {
+    let valgrind = valgrind::install()?;
+    let folder = target_folder().join("instructions");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let mut job = Command::new(target_folder().join("release/outlast-instructions"));
+    job.args(program).env("OUTLAST_VALGRIND", valgrind).env("OUTLAST_COUNTS", &folder);
+    gate.step(step, minutes(5), job)?;
+    let path = folder.join("out");
+    std::fs::read_to_string(&path).with_context(|| format!("valgrind left no {}", path.display()))
+}
+
+/// The instructions of a function of the program, and of all that it called, in a file of
 /// callgrind. The cost lines below the name of a function are its own costs, and behind a line
 /// `calls=` the costs of the function that it called. A function has a number, and its name stands
 /// only where the number is first used.
@@ -202,13 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn the_example_makes_the_calls_that_are_counted() {
-        let path = workspace().join("examples/rust/instructions.rs");
-        let example = std::fs::read_to_string(path).expect("the example");
-        assert!(example.contains("const CALLS: u64 = 10_000;") && CALLS == 10_000);
-        assert!(example.contains("const TRANSACTIONS: u64 = 1_000;") && TRANSACTIONS == 1_000);
+    fn the_program_makes_the_calls_that_are_counted() {
+        let path = workspace().join("bench/instructions/src/main.rs");
+        let program = std::fs::read_to_string(path).expect("the program");
+        assert!(program.contains("const CALLS: u64 = 10_000;") && CALLS == 10_000);
+        assert!(program.contains("const TRANSACTIONS: u64 = 1_000;") && TRANSACTIONS == 1_000);
         for (_, function, _) in COUNTED {
-            assert!(example.contains(&format!("fn {function}(")), "{function}");
+            assert!(program.contains(&format!("fn {function}(")), "{function}");
         }
     }
 }

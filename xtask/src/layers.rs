@@ -27,7 +27,7 @@ const SCOPES: &[Scope] = &[
             &["job"],
             &["rma", "launch", "sim"],
             &["store"],
-            &["snapshot", "image"],
+            &["snapshot", "image", "observe"],
             &["protect"],
             &["mod"],
         ],

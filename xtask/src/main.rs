@@ -8,8 +8,10 @@ mod instructions;
 mod layers;
 mod mpi;
 mod mutants;
+mod packages;
 mod peers;
 mod soak;
+mod soak_tasks;
 mod test;
 mod tidy;
 mod valgrind;
@@ -30,8 +32,10 @@ cargo xtask TASK
                        documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
                        also checks what a release needs: reports in a browser (installs Debian's
                        Chromium), an installation, with C and C++ programs built against it, the
-                       contents of the packages, the Python package as pip installs it, and the
-                       licenses of the dependencies where cargo deny is installed
+                       guide as a book (installs mdBook), the library for C under valgrind, each
+                       published crate compiled from its package, the Python package as pip
+                       installs it, and the licenses of the dependencies where cargo deny is
+                       installed
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
@@ -40,6 +44,9 @@ cargo xtask TASK
   soak store [--first-seed X | --after N]
                        the store's part alone, without a limit of time; --after skips the first
                        N shapes of the simulator
+  soak tasks [--first-seed X]
+                       100,000 seeds of the task runtime's random programs, with a record in
+                       target/soak/tasks.json
   soak --engine mpi [--first-seed X]
                        300 kills under mpirun, on one host and on hosts made of network
                        namespaces (root), with a record in target/soak/mpi.json
@@ -48,6 +55,7 @@ cargo xtask TASK
                        catches it; status 1 if a mutant survives
   instructions         counts the instructions of puts, gets and transactions on shm, for comparing
                        two versions of the library; needs valgrind, and unpacks it if it is missing
+  instructions c       counts those of puts from C; fails if a put takes 60 more than from Rust
   perf [--record]      fails if a call takes 3 % more instructions than xtask/perf.json says; a part
                        of `test`. --record writes the figures of this version
   hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the
@@ -91,6 +99,11 @@ fn main() -> ExitCode {
             Ok(shapes) => soak::soak_store(soak::STORE_FIRST_SEED, shapes),
             Err(_) => return usage(&format!("`{shapes}` is not a number of shapes")),
         },
+        ["soak", "tasks"] => soak_tasks::soak_tasks(soak_tasks::FIRST_SEED),
+        ["soak", "tasks", "--first-seed", seed] => match seed.parse() {
+            Ok(seed) => soak_tasks::soak_tasks(seed),
+            Err(_) => return usage(&format!("`{seed}` is not a seed")),
+        },
         ["soak", "--engine", "mpi"] => soak::soak_mpi(soak::MPI_FIRST_SEED),
         ["soak", "--engine", "mpi", "--first-seed", seed] => match seed.parse() {
             Ok(seed) => soak::soak_mpi(seed),
@@ -101,6 +114,7 @@ fn main() -> ExitCode {
         ["mutants"] => mutants::mutants(None),
         ["mutants", "--json", path] => mutants::mutants(Some(Path::new(path))),
         ["instructions"] => instructions::instructions(),
+        ["instructions", "c"] => instructions::instructions_of_c(),
         ["perf"] => instructions::perf(false),
         ["perf", "--record"] => instructions::perf(true),
         ["install", "--prefix", prefix] => {

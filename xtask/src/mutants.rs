@@ -7,6 +7,7 @@
 
 use crate::gate::{Gate, cargo, minutes};
 use crate::soak::{build, outlast};
+use crate::test::TASKS_FEATURES;
 use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -18,12 +19,15 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 42] = [
+pub(crate) const MUTANTS: [(&str, &str); 48] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
     ("reuse-early", "reuse a block early"),
     ("no-help", "do not complete what others published"),
+    ("near-unmarked", "answer near with an unstable version"),
+    ("near-older", "answer near by what an older view knew"),
+    ("near-own-node", "answer near next to the primary"),
     ("repair-over-newer", "let repair replace a newer version"),
     ("repair-lost-swap", "take a failed copy of repair for done"),
     ("trust-absent", "trust an incomplete replica"),
@@ -51,6 +55,8 @@ pub(crate) const MUTANTS: [(&str, &str); 42] = [
     ("image-stale-parity", "leave the parity of a changed stripe"),
     ("image-same-domain", "put two pieces into a failure domain"),
     ("image-old-piece", "take a piece of another save"),
+    ("limit-per-wait", "give each wait of a call the time limit"),
+    ("background-waits", "let the background wait like a call"),
     ("region-vote-missing", "decide a checkpoint without the vote"),
     ("seat-verdict-after-rollback", "let a verdict overwrite a rollback"),
     ("seat-verdict-early", "decide a save of seats before the vote"),
@@ -59,36 +65,49 @@ pub(crate) const MUTANTS: [(&str, &str); 42] = [
     ("seat-rollback-one-late", "roll back to a save without a verdict"),
     ("seat-survivor-keeps", "roll back the seats of the dead alone"),
     ("seat-lock-kept", "keep locks across a rollback"),
+    ("seat-step-kept", "let a seat go on that gave a point up"),
     ("seat-wrong-note", "give a seat the note of another"),
     ("seat-adopt-without-incarnation", "look for a seat where it was before"),
 ];
 
 /// The mutants of the task runtime: the name, what it breaks, and the test of its simulator tests
 /// that catches it. `cargo xtask tidy` compares the names with the runtime's.
-pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 18] = [
-    ("claim-unconditional", "claim a task without a condition", "trees::trees_outlast"),
+pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 29] = [
+    ("claim-unconditional", "claim a task without a condition", "trees::trees_outlast_deaths"),
     ("complete-unconditional", "put a result without a condition", "schedules::a_late_result"),
     ("reopen-skips-heir", "leave the tasks of the dead held", "schedules::the_heir_opens"),
     ("heir-asked-once", "look after the first dead alone", "schedules::the_heir_opens"),
     ("no-walk-down", "look at the awaited task alone", "schedules::a_worker_that_waits"),
     ("waiter-does-not-reopen", "leave a held task to its heir", "schedules::an_heir_that"),
-    ("past-forgotten", "forget a past holder", "trees::trees_outlast"),
+    ("past-forgotten", "forget a past holder", "trees::trees_outlast_deaths"),
     ("generation-ignored", "take a slot's last task for its next", "schedules::a_claim_without"),
-    ("slot-reused-early", "use a slot before it is covered", "trees::trees_outlast"),
+    ("slot-reused-early", "use a slot before it is covered", "trees::trees_outlast_deaths"),
     ("left-under-right", "save a left half as the right one", "schedules::a_left_half"),
     ("no-bottom-rule", "wait for old children on a stack", "schedules::a_task_with_unfinished"),
-    ("hints-believed", "take a hint for the state", "trees::trees_outlast"),
+    ("hints-believed", "take a hint for the state", "trees::trees_outlast_deaths"),
     ("never-poisoned", "run a task that kills for ever", "schedules::a_task_that_kills"),
     ("arguments-not-compared", "use the output of others", "schedules::an_earlier_output"),
     ("fork-number-not-restored", "count forks from zero again", "schedules::a_loop_goes_on"),
-    ("part-covered-early", "forget a part of a bag early", "schedules::no_part_of_a_bag"),
+    ("part-covered-early", "forget a part of a bag early", "schedules::a_part_that_is"),
     ("share-over-records", "share over records of a life", "schedules::what_lives_below"),
     ("claim-forgotten", "forget a claim without an answer", "schedules::a_claim_without"),
+    ("told-is-over", "take another run's end for the own", "sessions::the_end_of_a_later"),
+    ("root-not-looked-at", "wait to be told the end", "sessions::a_worker_that_was_not_told"),
+    ("fail-over-done", "fail a run that has an output", "sessions::a_run_that_is_over"),
+    ("any-session", "open a session of another job", "sessions::a_session_of_another"),
+    ("session-opened-twice", "open a session twice", "sessions::a_runtime_that_is_open"),
+    ("single-in-strand", "run a single task in the strand", "shapes::a_single_task"),
+    ("unjoined-not-withdrawn", "leave unwanted tasks open", "shapes::a_task_inside"),
+    ("task-number-ignored", "use the output of another task", "shapes::an_earlier_output"),
+    ("hints-once", "write no hint when there is room again", "shapes::more_open_tasks_than"),
+    ("no-pause-without-room", "ask a full store all the time", "shapes::a_store_that_is_full"),
+    ("ending-opened", "open a session that is deleted", "sessions::a_session_that_is_being_del"),
 ];
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.
-const HUNTS: [(&str, u64); 14] = [
+const HUNTS: [(&str, u64); 15] = [
     ("--members 3 --replicas 2 --calls 100 --programs puts --link network", 300),
+    ("--members 3 --replicas 3 --calls 60 --programs calls --link network", 300),
     ("--members 4 --replicas 2 --threads 4", 100),
     ("--members 3 --replicas 2 --kills 1 --stops 1 --programs calls", 600),
     ("--members 3 --replicas 2 --kills 1 --stops 1 --programs conditional", 300),
@@ -109,15 +128,29 @@ const HUNTS: [(&str, u64); 14] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 8] = [
+const TEST_HUNTS: [(&[&str], &str); 10] = [
+    (&["--lib"], "store::record::read::"),
     (&["--lib"], "store::record::reconcile::"),
     (&["--lib"], "store::api::transaction::"),
     (&["--lib"], "store::tx::"),
     (&["--test", "sim"], "store::salvage::"),
+    (&["--test", "sim"], "store::deadlines::"),
     (&["--lib"], "image::"),
     (&["--test", "sim"], "image::"),
     (&["--lib"], "protect::"),
     (&["--test", "sim"], "protect::"),
+];
+
+/// The mutants, by the beginnings of their names, that the tests of a filter catch: these tests run
+/// first, since no seed of the simulator reaches what the mutants break.
+const CAUGHT_BY_TESTS: [(&str, &str); 7] = [
+    ("near-own-node", "store::record::read::"),
+    ("repair-lost-swap", "store::record::reconcile::"),
+    ("tx-read-older", "store::api::transaction::"),
+    ("tx-skip-outcome", "store::api::transaction::"),
+    ("image-", "image::"),
+    ("region-", "image::"),
+    ("seat-", "protect::"),
 ];
 
 /// Hunts each mutant; an error if a mutant survives, or if the unbroken store does not pass.
@@ -207,6 +240,14 @@ struct Caught {
 
 /// Runs everything that may catch a mutant, and returns the first catch.
 fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
+    let first = CAUGHT_BY_TESTS.iter().find(|(name, _)| mutant.starts_with(name));
+    let first = first.map(|(_, filter)| *filter).filter(|_| !mutant.is_empty());
+    let is_first = |filter: &str| Some(filter) == first;
+    for (binary, filter) in TEST_HUNTS.into_iter().filter(|(_, filter)| is_first(filter)) {
+        if let Some(caught) = hunt_in_tests(mutant, binary, filter)? {
+            return Ok(Some(caught));
+        }
+    }
     for (shape, count) in HUNTS {
         // A coordinated recovery happens in global mode only. Other mutants are caught faster in
         // the other mode.
@@ -214,56 +255,75 @@ fn hunt(program: &Path, mutant: &str) -> anyhow::Result<Option<Caught>> {
         if !mutant.is_empty() && is_global != mutant.starts_with("recover-") {
             continue;
         }
-        let arguments = format!("sim {shape} --seeds 0..{count} --first-failure --json -");
-        let mut command = outlast(program, &arguments);
-        if !mutant.is_empty() {
-            command.env("OUTLAST_MUTANT", mutant);
-        }
-        let output = command.stdin(Stdio::null()).output().context("running outlast sim")?;
-        let prefix =
-            if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
-        // A mutant that ends the process is caught as well.
-        let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
-            ensure!(
-                !mutant.is_empty(),
-                "outlast sim gave no report: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            let kind = format!("ends the simulator ({})", output.status);
-            return Ok(Some(Caught { kind, replay: format!("{prefix}outlast {arguments}") }));
-        };
-        if let Some(failing) = report["failing"].as_array().and_then(|failing| failing.first()) {
-            let text = |field: &str| failing[field].as_str().unwrap_or_default().to_string();
-            return Ok(Some(Caught { kind: text("kind"), replay: prefix + &text("replay") }));
+        if let Some(caught) = hunt_in_seeds(program, mutant, shape, count)? {
+            return Ok(Some(caught));
         }
     }
-    for (binary, filter) in TEST_HUNTS {
-        let features = ["--features", "outlast/sim,outlast/faults"];
-        let arguments =
-            [&["test", "--package", "outlast"][..], binary, &features[..], &[filter]].concat();
-        let mut command = cargo(&arguments);
-        if !mutant.is_empty() {
-            command.env("OUTLAST_MUTANT", mutant);
-        }
-        let output = command.stdin(Stdio::null()).output().context("running a test")?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        // A test that cannot be built has caught nothing.
-        ensure!(said.contains("test result:"), "{}", String::from_utf8_lossy(&output.stderr));
-        if !output.status.success() {
-            let prefix =
-                if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") };
-            let replay = format!("{prefix}cargo {}", arguments.join(" "));
-            return Ok(Some(Caught { kind: format!("a test of {filter} fails"), replay }));
+    for (binary, filter) in TEST_HUNTS.into_iter().filter(|(_, filter)| !is_first(filter)) {
+        if let Some(caught) = hunt_in_tests(mutant, binary, filter)? {
+            return Ok(Some(caught));
         }
     }
     Ok(None)
 }
 
+/// The setting of the environment that chooses a mutant, as a prefix of a command.
+fn setting(mutant: &str) -> String {
+    if mutant.is_empty() { String::new() } else { format!("OUTLAST_MUTANT={mutant} ") }
+}
+
+/// Runs seeds of the simulator with a mutant.
+fn hunt_in_seeds(
+    program: &Path,
+    mutant: &str,
+    shape: &str,
+    count: u64,
+) -> anyhow::Result<Option<Caught>> {
+    let arguments = format!("sim {shape} --seeds 0..{count} --first-failure --json -");
+    let mut command = outlast(program, &arguments);
+    if !mutant.is_empty() {
+        command.env("OUTLAST_MUTANT", mutant);
+    }
+    let output = command.stdin(Stdio::null()).output().context("running outlast sim")?;
+    // A mutant that ends the process is caught as well.
+    let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
+        ensure!(
+            !mutant.is_empty(),
+            "outlast sim gave no report: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let kind = format!("ends the simulator ({})", output.status);
+        let replay = format!("{}outlast {arguments}", setting(mutant));
+        return Ok(Some(Caught { kind, replay }));
+    };
+    Ok(report["failing"].as_array().and_then(|failing| failing.first()).map(|failing| {
+        let text = |field: &str| failing[field].as_str().unwrap_or_default().to_string();
+        Caught { kind: text("kind"), replay: setting(mutant) + &text("replay") }
+    }))
+}
+
+/// Runs the tests of a filter with a mutant.
+fn hunt_in_tests(mutant: &str, binary: &[&str], filter: &str) -> anyhow::Result<Option<Caught>> {
+    let features = ["--features", "outlast/sim,outlast/faults"];
+    let arguments =
+        [&["test", "--package", "outlast"][..], binary, &features[..], &[filter]].concat();
+    let mut command = cargo(&arguments);
+    if !mutant.is_empty() {
+        command.env("OUTLAST_MUTANT", mutant);
+    }
+    let output = command.stdin(Stdio::null()).output().context("running a test")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    // A test that cannot be built has caught nothing.
+    ensure!(said.contains("test result:"), "{}", String::from_utf8_lossy(&output.stderr));
+    let replay = format!("{}cargo {}", setting(mutant), arguments.join(" "));
+    let kind = format!("a test of {filter} fails");
+    Ok((!output.status.success()).then_some(Caught { kind, replay }))
+}
+
 /// Runs a test of the task runtime with a mutant; returns how to replay it if it fails.
 fn hunt_in_tasks(mutant: &str, test: &str) -> anyhow::Result<Option<String>> {
-    let features = "outlast/sim,outlast/faults,outlast-tasks/faults";
-    let arguments =
-        ["test", "--package", "outlast-tasks", "--test", "sim", "--features", features, test];
+    let package = ["test", "--package", "outlast-tasks", "--test", "sim"];
+    let arguments = [&package[..], &["--features", TASKS_FEATURES, test]].concat();
     let mut command = cargo(&arguments);
     command.env("OUTLAST_TASKS_MUTANT", mutant);
     let output = command.stdin(Stdio::null()).output().context("running a test")?;

@@ -5,6 +5,7 @@
 //! command that repeats each run, and how many members died in each step of the protocol.
 
 use crate::gate::{Gate, cargo, minutes, target_folder, workspace};
+use crate::soak_tasks;
 use crate::test::FEATURES;
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
@@ -104,11 +105,13 @@ const MPI_CHAOS: [(&str, &str, u64); 9] = [
 
 const MPI_KILLS: u64 = 300;
 
-/// `cargo xtask soak`: the store's part, then rounds of everything else with new seeds.
+/// `cargo xtask soak`: the store's part, the part of the task runtime, then rounds of everything
+/// else with new seeds.
 pub(crate) fn soak(length_min: u64) -> anyhow::Result<()> {
     let mut gate = Gate::new(minutes(length_min) + minutes(30));
     let until = Instant::now() + minutes(length_min);
     let result = run_store(&mut gate, STORE_FIRST_SEED, 0, Some(until))
+        .and_then(|()| soak_tasks::run(&mut gate, soak_tasks::FIRST_SEED, Some(until)))
         .and_then(|()| run_rounds(&mut gate, until));
     gate.summarize("soak", result)
 }
@@ -244,7 +247,7 @@ fn test_memory(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("store: memory levels off", minutes(30), level)
 }
 
-fn make_folder() -> anyhow::Result<PathBuf> {
+pub(crate) fn make_folder() -> anyhow::Result<PathBuf> {
     let folder = target_folder().join("soak");
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
@@ -419,7 +422,7 @@ fn read_json(path: &Path) -> anyhow::Result<Value> {
 }
 
 /// The output of a command; empty if it cannot be run.
-fn output_of(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn output_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).current_dir(workspace()).output();
     output
         .map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_string())

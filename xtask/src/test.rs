@@ -1,16 +1,14 @@
 //! `cargo xtask test`: everything that has to be green.
 //!
 //! The tests are built once, with the mpi engine, so that the library is compiled for a single set
-//! of features. A small part comes before that: what only builds without the mpi engine have, and
-//! the examples in the documentation. The library is not optimized for that part, since it runs for
-//! seconds only.
+//! of features. A small part comes before that: what only builds without the mpi engine have.
 //!
 //! This program runs the test binaries itself, in the order of their names, so that each has its
 //! own bound and its own line in the summary.
 
 use crate::debian;
-use crate::gate::{Gate, cargo, clippy, minutes, target_folder, workspace};
-use crate::{install, instructions, tidy};
+use crate::gate::{Gate, IndependentStep, cargo, clippy, minutes, target_folder, workspace};
+use crate::{install, instructions, packages, tidy, valgrind};
 use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -18,12 +16,16 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The features of a development build: all but `mpi`, whose tests need Open MPI.
-pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults";
+pub(crate) const FEATURES: &str = "outlast/sim,outlast/faults,outlast/serde,outlast/postcard,\
+                                   outlast/async,outlast-tasks/faults";
+
+/// The features of the task runtime's tests under the simulator.
+pub(crate) const TASKS_FEATURES: &str = "outlast/sim,outlast/faults,outlast-tasks/faults";
 
 /// All features.
-const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,outlast-tasks/faults,\
-                                outlast-conformance/mpi,outlast-cli/mpi,outlast-c/mpi,\
-                                outlast-py/mpi";
+const FEATURES_AND_MPI: &str = "outlast/sim,outlast/faults,outlast/serde,outlast/postcard,\
+                                outlast/async,outlast-tasks/faults,outlast-conformance/mpi,\
+                                outlast-cli/mpi,outlast-c/mpi,outlast-py/mpi";
 
 /// The time after which `cargo xtask test` counts as hung. It takes below 13 minutes on 2 idle
 /// cores. This bound and the bounds of the steps leave room for a busy machine.
@@ -34,17 +36,6 @@ const LIMIT: Duration = minutes(60);
 /// tested. Tests without MPI do without.
 const WITHOUT_UCX: [(&str, &str); 2] =
     [("UCX_MEM_MMAP_HOOK_MODE", "none"), ("UCX_DEBUG_SIGNO", "0")];
-
-/// The crates that are published, each after the crates that it needs.
-const PUBLISHED: [&str; 7] = [
-    "outlast-mpi-sys",
-    "outlast",
-    "outlast-check",
-    "outlast-plan",
-    "outlast-tasks",
-    "outlast-cli",
-    "outlast-c",
-];
 
 /// Runs the gate; the full gate checks what a release needs as well.
 pub(crate) fn test(is_full: bool) -> anyhow::Result<()> {
@@ -57,53 +48,48 @@ pub(crate) fn test(is_full: bool) -> anyhow::Result<()> {
 fn run(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
     gate.step_here("house rules", tidy::tidy)?;
-    // Its time is the network's, so that lints run meanwhile.
+    // The network takes the time of the first, and a single thread of the compiler that of the
+    // second, so that lints run meanwhile.
     let mut install = Command::new(std::env::current_exe().context("the path of this program")?);
     install.arg("mpi");
     let install = gate.start("Open MPI", minutes(10), install)?;
+    let counted = instructions::start_build(gate)?;
     check_without_mpi(gate)?;
     check_rust_version(gate)?;
+    packages::check(gate, false)?;
     gate.finish(install)?;
-    let features = match debian::install("gfortran", "gfortran") {
-        Ok(()) => format!("{FEATURES_AND_MPI},outlast-c/fortran"),
-        Err(error) => {
-            println!("=== tests of the Fortran module: left out; {error}");
-            FEATURES_AND_MPI.to_string()
+    let mut features = FEATURES_AND_MPI.to_string();
+    for (package, feature, tests) in [
+        ("gfortran", "outlast-c/fortran", "the Fortran module"),
+        ("tmux", "outlast-cli/terminal", "the command in a terminal"),
+    ] {
+        match debian::install(package, package) {
+            Ok(()) => features.extend([",", feature]),
+            Err(error) => println!("=== tests of {tests}: left out; {error}"),
         }
-    };
+    }
     let all = ["--workspace", "--features", &features];
     gate.step("lints", minutes(15), clippy(&[&all[..], &["--all-targets"]].concat()))?;
     let mut documentation =
         cargo(&[&["doc", "--no-deps", "--document-private-items"], &all[..]].concat());
     documentation.env("RUSTDOCFLAGS", "-D warnings --cfg outlast_pages");
     gate.step("documentation", minutes(10), documentation)?;
-    instructions::check(gate)?;
+    instructions::check(gate, counted)?;
     run_tests(gate, &all)
 }
 
-/// Lints and tests of builds without the mpi engine, and the examples in the documentation.
+/// Lints and tests of builds without the mpi engine.
 ///
 /// These steps come first: the builds of `outlast` with and without the mpi engine have a single
 /// place in the target folder, and later tests need the former.
 fn check_without_mpi(gate: &mut Gate) -> anyhow::Result<()> {
-    let library = ["--package", "outlast", "--lib", "--test", "shm"];
+    let library = ["--package", "outlast", "--lib", "--test", "shm", "--test", "engine_choice"];
     gate.step("lints of the library alone", minutes(10), clippy(&library))?;
     gate.step("lints of the command alone", minutes(10), clippy(&["--package", "outlast-cli"]))?;
-    let step = |features: &str, only: &[&str]| {
-        let mut command = cargo(&["test", "--features", features]);
-        for package in
-            ["outlast", "outlast-c", "outlast-cli", "outlast-conformance", "outlast-tasks"]
-        {
-            command.arg("--config").arg(format!("profile.test.package.{package}.opt-level=0"));
-        }
-        command.args(only);
-        command
-    };
     // The library alone: the command has the mpi engine in any case.
-    let tests = ["--package", "outlast", "--test", "shm", "--", "engine_choice::"];
-    gate.step("tests without mpi", minutes(15), step("sim,faults,serde", &tests))?;
-    let examples = step(FEATURES, &["--workspace", "--doc"]);
-    gate.step("examples in the documentation", minutes(10), examples)
+    let mut tests = cargo(&["test", "--package", "outlast", "--test", "engine_choice"]);
+    tests.args(["--config", "profile.test.package.outlast.opt-level=0"]);
+    gate.step("tests without mpi", minutes(15), tests)
 }
 
 /// Compiles the workspace with the oldest compiler that `rust-version` claims to be enough, unless
@@ -140,24 +126,31 @@ fn run_tests(gate: &mut Gate, selection: &[&str]) -> anyhow::Result<()> {
     let (with_mpi, without): (Vec<_>, Vec<_>) =
         binaries.iter().partition(|binary| binary.needs_mpi());
     ensure!(!with_mpi.is_empty() && !without.is_empty(), "cargo built no test binaries");
+    let examples = cargo(&[&["test", "--doc"], selection].concat());
+    let mut steps = vec![("examples in the documentation".to_string(), minutes(10), examples)];
+    let mut simulated = Vec::new();
     for binary in without {
         let mut command = binary.command();
         command.envs(WITHOUT_UCX);
-        gate.step(&format!("tests: {binary}"), minutes(20), command)?;
+        // Beside other tests each test of processes would meet preemption at every moment.
+        let list = if binary.is_simulated() { &mut simulated } else { &mut steps };
+        list.push((format!("tests: {binary}"), minutes(20), command));
     }
     for binary in &with_mpi {
-        gate.step(&format!("tests: {binary}"), minutes(20), binary.command())?;
+        steps.push((format!("tests: {binary}"), minutes(20), binary.command()));
     }
-    run_on_three_hosts(gate, &with_mpi)
+    steps.extend(steps_on_three_hosts(&with_mpi)?);
+    steps.extend(simulated);
+    gate.independent_steps(steps, [])
 }
 
-/// The tests of windows and snapshots, and the scenarios of the engine, with two members on each of
-/// three hosts.
-fn run_on_three_hosts(gate: &mut Gate, with_mpi: &[&TestBinary]) -> anyhow::Result<()> {
+/// The tests of windows, snapshots and seats, and the scenarios of the engine, with two members on
+/// each of three hosts.
+fn steps_on_three_hosts(with_mpi: &[&TestBinary]) -> anyhow::Result<Vec<IndependentStep>> {
     use std::os::unix::fs::MetadataExt;
     if std::fs::metadata("/proc/self").map_or(0, |process| process.uid()) != 0 {
         println!("=== three hosts: left out, as making hosts of this machine needs root");
-        return Ok(());
+        return Ok(Vec::new());
     }
     let programs = target_folder().join("debug");
     let on_hosts = |program: &Path| {
@@ -168,20 +161,26 @@ fn run_on_three_hosts(gate: &mut Gate, with_mpi: &[&TestBinary]) -> anyhow::Resu
     let is_engine = |binary: &&&TestBinary| binary.package == "outlast" && binary.name == "mpi";
     let engine = with_mpi.iter().find(is_engine).context("outlast has no tests named mpi")?;
     let mut tests = on_hosts(&engine.executable);
-    tests.args(["window::", "snapshot::"]).current_dir(&engine.folder);
-    gate.step("windows and snapshots on three hosts", minutes(10), tests)?;
+    tests.args(["window::", "snapshot::", "protect::"]).current_dir(&engine.folder);
     let mut conformance = on_hosts(&programs.join("outlast-conformance"));
     conformance.args(["mpi", "--seeds", "1..2", "--path", "nodes"]);
     conformance.arg("--mpirun").arg(workspace().join("target/mpi/bin/mpirun"));
-    gate.step("conformance on three hosts", minutes(10), conformance)
+    Ok(vec![
+        ("windows, snapshots and seats on three hosts".to_string(), minutes(15), tests),
+        ("conformance on three hosts".to_string(), minutes(10), conformance),
+    ])
 }
 
 /// What a release needs and a change does not: reports in a browser, an installation that programs
-/// are built against, the contents of the packages, the Python package as users install it, and the
-/// licenses and known defects of the dependencies where `cargo deny` is installed.
+/// are built against, the guide as a book, the library for C under valgrind, the packages compiled,
+/// the Python package as users install it, and the licenses and known defects of the dependencies
+/// where `cargo deny` is installed.
 fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
     check_python_package(gate)?;
     install::check(gate)?;
+    check_guide(gate)?;
+    valgrind::check_c(gate)?;
+    instructions::check_c(gate)?;
     match debian::install("chromium", "chromium") {
         Ok(()) => {
             let mut browser = cargo(&["test", "--package", "outlast-cli", "--test", "browser"]);
@@ -190,16 +189,29 @@ fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
         }
         Err(error) => println!("=== reports in a browser: left out; {error}"),
     }
-    for package in PUBLISHED {
-        let list = cargo(&["package", "--list", "--allow-dirty", "--package", package]);
-        gate.step(&format!("contents of the package {package}"), minutes(2), list)?;
-    }
+    packages::check(gate, true)?;
     let deny = cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success());
     if !deny {
         println!("=== licenses: left out; type: cargo install --locked cargo-deny");
         return Ok(());
     }
     gate.step("licenses and known defects", minutes(5), cargo(&["deny", "check"]))
+}
+
+/// Makes a book of the guide, with an mdBook of its own below the target folder.
+fn check_guide(gate: &mut Gate) -> anyhow::Result<()> {
+    let folder = target_folder().join("mdbook");
+    let program = folder.join("bin/mdbook");
+    if !program.exists() {
+        let install = ["install", "--quiet", "--locked", "mdbook", "--root"];
+        let mut install = cargo(&install);
+        install.arg(&folder);
+        gate.step("installation of mdBook", minutes(20), install)?;
+    }
+    let mut build = Command::new(program);
+    build.arg("build").arg(workspace().join("docs/guide"));
+    build.arg("--dest-dir").arg(target_folder().join("guide"));
+    gate.step("the guide as a book", minutes(2), build)
 }
 
 /// Installs the Python package into a new environment, as users do, and runs tests with it.
@@ -253,6 +265,12 @@ impl TestBinary {
     /// Whether the tests are of MPI: `mpi`, or a name that begins or ends with it.
     fn needs_mpi(&self) -> bool {
         self.name.split('_').any(|word| word == "mpi") && self.name != "outlast_mpi_sys"
+    }
+
+    /// Whether the tests do not depend on the machine's clock, so that they may take all the time
+    /// that the tests of real processes wait.
+    fn is_simulated(&self) -> bool {
+        self.name == "sim" && self.package != "outlast-cli"
     }
 
     fn command(&self) -> Command {
@@ -309,6 +327,13 @@ mod tests {
         program["profile"]["test"] = false.into();
         assert_eq!(TestBinary::of_message(&program), None);
         assert_eq!(TestBinary::of_message(&json!({ "reason": "build-finished" })), None);
+    }
+
+    #[test]
+    fn simulated_tests_are_told_by_their_names() {
+        let binary = |name| TestBinary::of_message(&message(name)).expect("a test binary");
+        assert!(binary("sim").is_simulated());
+        assert!(!binary("shm").is_simulated() && !binary("mpi").is_simulated());
     }
 
     #[test]

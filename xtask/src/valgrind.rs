@@ -1,6 +1,7 @@
-//! Finds valgrind, or unpacks it, for counting instructions, without touching the system.
+//! Finds valgrind, or unpacks it, without touching the system: for counting instructions, and for
+//! checking the library for C.
 
-use crate::gate::workspace;
+use crate::gate::{Gate, cargo, minutes, target_folder, workspace};
 use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,6 +42,38 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     let status = Command::new("chmod").arg("+x").arg(&program).status()?;
     ensure!(status.success() && runs(&program), "the unpacked valgrind does not run");
     Ok(program)
+}
+
+/// Runs a C program, which passes all kinds of bad input to the library, under memcheck.
+///
+/// memcheck does not look for leaks: it would read the whole job's memory word by word at the end,
+/// gigabytes of pages that were never used, with a fault for each word. AddressSanitizer looks for
+/// leaks in the tests of `outlast-c`.
+pub(crate) fn check_c(gate: &mut Gate) -> anyhow::Result<()> {
+    let valgrind = install()?;
+    gate.step("build of the library for C", minutes(20), cargo(&["build", "--package=outlast-c"]))?;
+    let program = target_folder().join("valgrind-bad");
+    let library = target_folder().join("debug");
+    gate.step("a C program", minutes(2), compile_c("bad", &library, &program))?;
+    let mut check = Command::new(valgrind);
+    check.args(["--quiet", "--leak-check=no", "--error-exitcode=9"]).arg(program);
+    check.env_remove("OUTLAST_JOB");
+    gate.step("the C program under memcheck", minutes(5), check)
+}
+
+/// Compiles a program of the tests in C, to be run with the library of this folder.
+pub(crate) fn compile_c(name: &str, library: &Path, program: &Path) -> Command {
+    let root = workspace().join("crates/outlast-c");
+    let mut compile = Command::new("cc");
+    compile
+        .args(["-std=c11", "-D_DEFAULT_SOURCE", "-O2", "-g", "-o"])
+        .arg(program)
+        .arg(root.join(format!("tests/c/{name}.c")))
+        .arg(format!("-I{}", root.join("include").display()))
+        .arg(format!("-L{}", library.display()))
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-loutlast_c");
+    compile
 }
 
 fn runs(program: &Path) -> bool {

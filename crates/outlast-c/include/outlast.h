@@ -36,12 +36,16 @@
  *
  * Threads: several threads may use a job, a store, a communicator or a window at once, but not
  * while a call ends it. A key handle, a transaction, a lock guard, a recovery, a pin, a request and
- * region checkpoints must be used by a single thread at a time.
+ * region checkpoints must be used by a single thread at a time; a seat by the thread that its
+ * function was called in.
  *
  * Handles: a job that was left and a store that was closed stay valid as arguments, and calls with
  * them return OUTLAST_CLOSED. Other handles must not be used after the call that frees them. A
  * handle that is NULL is OUTLAST_INVALID. In a child that was forked after outlast_join, calls
  * return OUTLAST_FORKED: the child is no member.
+ *
+ * Signals: a signal whose handler returns ends no wait, except that outlast_park returns. A signal
+ * handler must not make calls, nor leave them by longjmp.
  *
  * Data: a key has 1 to 1024 bytes. A value has any number of bytes. A pointer to bytes may be NULL
  * if their number is 0. A pointer to a result may be NULL where its comment says so; then the
@@ -144,7 +148,13 @@ enum outlast_status {
     OUTLAST_STILL_LOCKED = -25,
     /* Another thread of this member is in a collective call on this communicator, or another
      * snapshot is being taken. Nothing was changed. */
-    OUTLAST_BUSY = -26
+    OUTLAST_BUSY = -26,
+    /* A holder of a seat died, and all seats go back to a point. Return this code from the function
+     * of the seat, which is then called again. */
+    OUTLAST_ROLLED_BACK = -27,
+    /* The function of a seat returned another value than 0, or the holders of the seat died too
+     * often. All members get this code. */
+    OUTLAST_SEAT_FAILED = -28
 };
 
 /* Returns the message of the last call of this thread that failed; never NULL. */
@@ -501,6 +511,11 @@ int outlast_tx_add(outlast_tx *tx, const void *key, size_t key_len, int64_t delt
 /* Makes this member the owner of a key when the transaction is committed. Returns OUTLAST_ABSENT if
  * the key does not exist. */
 int outlast_tx_adopt(outlast_tx *tx, const void *key, size_t key_len);
+/* Makes the transaction depend on a key that has the version *expected or, where expected is NULL,
+ * that does not exist. Returns OUTLAST_CONFLICT if the key is not so. If the key changes later, the
+ * transaction does not commit. */
+int outlast_tx_require(outlast_tx *tx, const void *key, size_t key_len,
+                       const outlast_version *expected);
 /* Commits: all changes take effect together, or none does. */
 int outlast_tx_commit(outlast_tx *tx);
 /* Aborts: no change takes effect. */
@@ -636,10 +651,12 @@ int outlast_snapshot_restore(const outlast_store *store, const char *path, size_
 
 /* ---- Region checkpoints: memory by name, saved by all members together or by none ---- */
 
-/* Options of region checkpoints, equal at all members. Zero is the default of each option. */
+/* Options of region checkpoints and of images, equal at all members. Zero is the default of each
+ * option. */
 typedef struct outlast_region_options {
     size_t struct_size;   /* sizeof(outlast_region_options) */
-    uint64_t bytes;       /* bytes of a member's regions, in a smaller job too; default 16 MiB */
+    uint64_t bytes;       /* bytes of a member's regions, in a smaller job too, or of its images;
+                             default 16 MiB */
     uint32_t set;         /* pieces of a member's regions, each at another member; default 8 */
     uint32_t lose;        /* how many of the pieces may be lost, 1 to 3; default 1 */
     uint32_t apart_depth; /* parts of the paths in which failure domains differ; default all */
@@ -687,6 +704,148 @@ int outlast_region_read(const outlast_regions *regions, uint32_t owner, const ch
 /* Closes the checkpoints, which are gone then. All living members call it. The handle is freed in
  * any case. */
 int outlast_regions_close(outlast_regions *regions);
+
+/* ---- Images: objects in pieces in the memories of members, replaced as a whole ----
+ *
+ * An image is for data that one member saves when it wants to, and that any member can load after
+ * the death of its owner. It has `set` pieces at as many members, of which `lose` may die at once:
+ * then it is loaded from the others, and the lost pieces are made again in the background. So it
+ * takes less memory than replicas of the store. If more pieces are lost, the calls return
+ * OUTLAST_DATA_LOST, never older bytes. */
+
+typedef struct outlast_images outlast_images;
+
+/* Opens the images of a name. All living members call it with equal options, which may be NULL, and
+ * lend memory for it. The call waits for them. */
+int outlast_images_open(const outlast_store *store, const char *name,
+                        const outlast_region_options *options, outlast_images **images);
+/* Saves an image under a name, with a note. OUTLAST_OK: all its pieces are at their members. Only
+ * what has changed since this member's last save of the name is written. After an error, and if
+ * this member dies, the image that was saved before stands. After OUTLAST_TIMEOUT it is unknown
+ * which of both stands; load the image to find out. OUTLAST_CONFLICT: another member has saved the
+ * image meanwhile. No thread changes the bytes during the call. */
+int outlast_image_save(const outlast_images *images, const char *name, const void *note,
+                       size_t note_len, const void *bytes, size_t len);
+/* Copies an image and its note as they were saved last, by any member, dead or alive. Returns
+ * OUTLAST_ABSENT if there is none. Both lengths are stored also with OUTLAST_TOO_SMALL, and may be
+ * NULL. */
+int outlast_image_load(const outlast_images *images, const char *name, void *buffer,
+                       size_t capacity, size_t *len, void *note, size_t note_capacity,
+                       size_t *note_len);
+/* Copies len bytes of an image from the offset on. */
+int outlast_image_read(const outlast_images *images, const char *name, uint64_t offset,
+                       void *buffer, size_t len);
+/* Deletes an image. Returns OUTLAST_ABSENT if there was none. */
+int outlast_image_delete(const outlast_images *images, const char *name);
+/* Stores how many pieces are missing: their members are dead, and no other member has made them
+ * again yet. */
+int outlast_images_missing(const outlast_images *images, size_t *pieces);
+/* Closes the images, which are gone then. All living members call it. The handle is freed in any
+ * case. */
+int outlast_images_close(outlast_images *images);
+
+/* ---- Seats: ranks with memory that outlive the processes which hold them ----
+ *
+ * A program in the style of MPI RMA keeps what matters in the memory of its seats, and reaches the
+ * memory of other seats by put, get, operations on words, locks and barriers. At points all seats
+ * are saved together, in pieces in the memories of members. When the holder of a seat dies, another
+ * member takes the seat, and all seats go back to the last point that all of them have saved:
+ *
+ *     static int body(void *context, const outlast_seat *seat) {
+ *         uint64_t step = 0;
+ *         outlast_seat_note(seat, &step, sizeof step, NULL);
+ *         while (step < steps) {
+ *             ... TRY(outlast_seat_put(seat, neighbour, offset, data, len)); ...
+ *             step++;
+ *             TRY(outlast_seat_barrier_point(seat, &step, sizeof step, NULL));
+ *         }
+ *         return 0;
+ *     }
+ *
+ * TRY returns the code if it is not 0: every call may return OUTLAST_ROLLED_BACK, which the
+ * function hands on, and is then called again, with the note of that point.
+ *
+ * What holds: since all pieces were last whole, up to `lose` members of a set may die at once
+ * without the loss of a saved point. A deterministic program ends with the bytes that it has
+ * without deaths. An operation on words counts once. A wait ends by the return of the seat, by a
+ * rollback, or at the limit patience_ms. Beyond that all members get OUTLAST_DATA_LOST. */
+
+typedef struct outlast_seat outlast_seat;
+
+/* Options of seats, equal at all members. Zero is the default of each option but bytes. */
+typedef struct outlast_seat_options {
+    size_t struct_size;   /* sizeof(outlast_seat_options) */
+    uint64_t bytes;       /* bytes of the memory of a seat; has no default */
+    uint64_t interval_ms; /* points save after so much time since the last save; default always */
+    uint64_t patience_ms; /* for how long a call waits for a seat that computes; default an hour */
+    uint64_t gather_ms;   /* for how long outlast_seat_point waits for other seats; default 1000 */
+    uint32_t set;         /* pieces of a seat, each at another member; default 8 */
+    uint32_t lose;        /* how many of the pieces may be lost, 1 to 3; default 1 */
+    uint32_t apart_depth; /* parts of the paths in which failure domains differ; default all */
+    uint32_t strict;      /* not 0: refuse to begin with fewer failure domains than pieces */
+    uint32_t piece;       /* bytes of a piece, a multiple of 64; default 16384 */
+    uint32_t room;        /* seats of the dead that a member can take beside its own; default 1 */
+    uint32_t give_up;     /* deaths of a seat's holders without a new save until it has failed;
+                             default 8 */
+} outlast_seat_options;
+
+/* Calls body once for each seat that this member holds. All members call it, spares included, which
+ * wait for a seat; there are as many seats as regular members. Returns when the functions of all
+ * seats have returned 0. body may be called in several threads of this process at a time, one for
+ * each seat, and not in the calling thread. It is called again after a rollback: what it changes
+ * outside of the memory of seats is then changed again. The store is not in global mode.
+ * OUTLAST_SEAT_FAILED, at all members: body returned another value than 0 without a rollback. */
+int outlast_seats_run(const outlast_store *store, const outlast_seat_options *options,
+                      int (*body)(void *context, const outlast_seat *seat), void *context);
+/* Returns the number of the seat, from 0; UINT32_MAX for NULL. */
+uint32_t outlast_seat_number(const outlast_seat *seat);
+/* Returns the number of all seats; 0 for NULL. */
+uint32_t outlast_seat_count(const outlast_seat *seat);
+/* Returns another value than 0 if no point was saved since the last rollback: the function may be
+ * repeating what it did. For programs that print. */
+int outlast_seat_is_replaying(const outlast_seat *seat);
+/* Stores whether all pieces are at living members: as many may die at once then as `lose` says. */
+int outlast_seat_is_whole(const outlast_seat *seat, int *is_whole);
+/* Copies the note of the point from which the function was called. Returns OUTLAST_ABSENT at the
+ * very beginning, when all bytes of all seats are 0. len may be NULL. */
+int outlast_seat_note(const outlast_seat *seat, void *buffer, size_t capacity, size_t *len);
+
+/* Writes bytes to the memory of the seat `target`. They may be complete only after a flush, a lock,
+ * a barrier or a point; the data can be used again at once. */
+int outlast_seat_put(const outlast_seat *seat, uint32_t target, uint64_t offset, const void *data,
+                     size_t len);
+/* Reads bytes of the memory of a seat. Earlier puts of this seat are seen. */
+int outlast_seat_get(const outlast_seat *seat, uint32_t target, uint64_t offset, void *buffer,
+                     size_t len);
+/* Combines the words of 8 bytes from the offset on with the values, each atomically, with an
+ * outlast_op. May be complete only after a flush. */
+int outlast_seat_accumulate_u64(const outlast_seat *seat, uint32_t target, uint64_t offset, int op,
+                                const uint64_t *values, size_t count);
+/* Combines a word with the value, atomically, and stores the word before in *before, which may be
+ * NULL. */
+int outlast_seat_fetch_and_op_u64(const outlast_seat *seat, uint32_t target, uint64_t offset,
+                                  int op, uint64_t value, uint64_t *before);
+/* Replaces a word by `desired` if it is `expected`, and stores the word before in *before, which
+ * may be NULL. */
+int outlast_seat_compare_and_swap(const outlast_seat *seat, uint32_t target, uint64_t offset,
+                                  uint64_t expected, uint64_t desired, uint64_t *before);
+/* Completes all operations of this seat on the memory of `target`, or on all seats. */
+int outlast_seat_flush(const outlast_seat *seat, uint32_t target);
+int outlast_seat_flush_all(const outlast_seat *seat);
+/* Locks the memory of a seat against other seats that lock it, as outlast_lock_kind says. */
+int outlast_seat_lock(const outlast_seat *seat, uint32_t target, int kind);
+int outlast_seat_unlock(const outlast_seat *seat, uint32_t target);
+/* Returns when all seats have called it. All operations of all seats from before are complete. */
+int outlast_seat_barrier(const outlast_seat *seat);
+/* A barrier of all seats at which they are saved together, if a save is due. After a rollback to it
+ * the function is called with the note, and all seats have the bytes of now. *is_saved, which may
+ * be NULL, is 1 if all seats are saved, and 0 if no save was due or it was put off. The seat holds
+ * no lock. */
+int outlast_seat_barrier_point(const outlast_seat *seat, const void *note, size_t note_len,
+                               int *is_saved);
+/* A point of this seat alone, which seats need not call together: here the seat can be taken up
+ * again. If a save is due, the call waits until all seats are at a point, or for gather_ms. */
+int outlast_seat_point(const outlast_seat *seat, const void *note, size_t note_len, int *is_saved);
 
 /* ---- Communicators: groups of members that exchange messages and recover together ----
  *

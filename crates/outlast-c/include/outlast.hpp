@@ -22,8 +22,8 @@
  * ends normally. Where a scope ends by an exception the destructors do neither: the process is
  * about to fail, and the other members treat it as dead when it ends.
  *
- * Threads: as in outlast.h. Several threads may use a Job or a Store at once; a Handle, a
- * Transaction and a Lock belong to a single thread at a time.
+ * Threads: as in outlast.h. Several threads may use a Job, a Store, a Comm or a Window at once; a
+ * Handle, a Transaction, a Lock, a Pin, a Request and Regions belong to a single thread at a time.
  */
 #ifndef OUTLAST_HPP
 #define OUTLAST_HPP
@@ -82,7 +82,9 @@ enum class Status : int {
     lock_lost = OUTLAST_LOCK_LOST,
     not_locked = OUTLAST_NOT_LOCKED,
     still_locked = OUTLAST_STILL_LOCKED,
-    busy = OUTLAST_BUSY
+    busy = OUTLAST_BUSY,
+    rolled_back = OUTLAST_ROLLED_BACK,
+    seat_failed = OUTLAST_SEAT_FAILED
 };
 
 /* The category of the codes. Its messages are short; outlast_error() and Error::what() have the
@@ -122,6 +124,8 @@ class Category final : public std::error_category {
         case Status::not_locked: return "this member does not hold the lock";
         case Status::still_locked: return "a member holds a lock on the window";
         case Status::busy: return "another call of this kind is under way";
+        case Status::rolled_back: return "all seats are rolled back";
+        case Status::seat_failed: return "a seat has failed";
         }
         return "unknown code " + std::to_string(code);
     }
@@ -183,6 +187,23 @@ inline int report(int code, const std::string &message, std::error_code *ec) {
     ec->assign(code, category());
     return code;
 }
+
+/* A text for the C library, for which a null character ends it: a text with one inside is replaced
+ * by bytes that are not UTF-8, so that the library refuses it instead of cutting it off. */
+inline const char *whole(const std::string &text) noexcept {
+    return text.find('\0') == std::string::npos ? text.c_str() : "\xff";
+}
+
+/* What a call does with an error: it throws, or stores the error in a std::error_code. */
+class OnError {
+  public:
+    OnError() noexcept = default;
+    OnError(std::error_code &ec) noexcept : ec_(&ec) {}
+    std::error_code *get() const noexcept { return ec_; }
+
+  private:
+    std::error_code *ec_ = nullptr;
+};
 
 /* Whether a scope ends by an exception that was thrown after `count` exceptions were in flight. */
 inline bool is_unwinding(int count) noexcept { return std::uncaught_exceptions() > count; }
@@ -332,6 +353,9 @@ template <class Visit> struct Listing {
 
 } // namespace detail
 
+/* Many calls take this as their last argument: nothing, or a std::error_code. */
+using OnError = detail::OnError;
+
 /* The version of a value. The versions of a key only grow. */
 struct Version {
     std::uint64_t counter = 0;
@@ -350,6 +374,12 @@ struct Version {
 struct Value {
     std::string bytes;
     Version version;
+};
+
+/* How many replicas are still to be made again, and how many partitions are lost. */
+struct RepairStatus {
+    std::size_t replicas_missing = 0;
+    std::size_t partitions_lost = 0;
 };
 
 /* A death, and the member that takes over from the dead member. */
@@ -378,6 +408,31 @@ inline std::vector<struct iovec> to_iovec(const std::vector<Bytes> &parts) {
 inline std::uint64_t count(Milliseconds time) noexcept {
     return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());
 }
+
+/* A structure of the C library that begins with struct_size. */
+template <class Structure> Structure sized() noexcept {
+    Structure structure{};
+    structure.struct_size = sizeof(Structure);
+    return structure;
+}
+
+/* Calls `list(items, capacity, &count)` of the C library, and returns the items. The capacity is
+ * enough for all of them. */
+template <class Item, class List>
+std::vector<Item> read_list(std::size_t capacity, List list, const OnError &on) {
+    std::vector<Item> items(capacity);
+    std::size_t count = 0;
+    if (report(list(items.data(), items.size(), &count), on.get()) < 0) {
+        count = 0;
+    }
+    items.resize(count < capacity ? count : capacity);
+    return items;
+}
+
+/* A handle of the C library, and the function that frees it. */
+template <class Raw, void (*free)(Raw *)> struct Free {
+    void operator()(Raw *raw) const noexcept { free(raw); }
+};
 } // namespace detail
 
 /* How to join; the fields are those of outlast.h. The text of a domain must live until join()
@@ -655,6 +710,12 @@ class Transaction {
     /* Makes this member the owner of the key. Returns whether the key exists. */
     bool adopt(Bytes key) { return adopt(key, nullptr); }
     bool adopt(Bytes key, std::error_code &ec) { return adopt(key, &ec); }
+    /* Makes the transaction depend on a key that has this version or, without a version, that does
+     * not exist. Status::conflict: the key is not so. */
+    void require(Bytes key, std::optional<Version> version) { require(key, version, nullptr); }
+    void require(Bytes key, std::optional<Version> version, std::error_code &ec) {
+        require(key, version, &ec);
+    }
 
     Transaction(const Transaction &) = delete;
     Transaction &operator=(const Transaction &) = delete;
@@ -685,8 +746,83 @@ class Transaction {
     bool adopt(Bytes key, std::error_code *ec) {
         return detail::report(outlast_tx_adopt(raw_, key.data(), key.size()), ec) == OUTLAST_OK;
     }
+    void require(Bytes key, std::optional<Version> version, std::error_code *ec) {
+        outlast_version wanted{};
+        if (version) {
+            wanted = detail::to_c(*version);
+        }
+        detail::report(
+            outlast_tx_require(raw_, key.data(), key.size(), version ? &wanted : nullptr), ec);
+    }
 
     outlast_tx *raw_;
+};
+
+/* ---- Pins ---- */
+
+/* A version that stays readable while its key changes. The destructor ends the pin. */
+class Pin {
+  public:
+    /* The length of the pinned value. */
+    std::uint64_t size() const noexcept { return len_; }
+    Version version() const noexcept { return version_; }
+    /* Copies len bytes of the pinned value from `from` on. It compares no checksum. */
+    void read(std::uint64_t from, void *buffer, std::size_t len, OnError on = {}) const {
+        detail::report(outlast_pin_read(raw_.get(), from, buffer, len), on.get());
+    }
+    /* The whole pinned value; empty after an error. */
+    std::string bytes(OnError on = {}) const {
+        std::string bytes(static_cast<std::size_t>(len_), '\0');
+        const int code = outlast_pin_read(raw_.get(), 0, bytes.data(), bytes.size());
+        return detail::report(code, on.get()) == OUTLAST_OK ? bytes : std::string();
+    }
+
+  private:
+    friend class Store;
+    Pin(outlast_pin *raw, std::uint64_t len, Version version) noexcept
+        : raw_(raw), len_(len), version_(version) {}
+
+    std::unique_ptr<outlast_pin, detail::Free<outlast_pin, outlast_pin_free>> raw_;
+    std::uint64_t len_;
+    Version version_;
+};
+
+/* ---- Snapshots ---- */
+
+/* How snapshots are taken; the fields are those of outlast.h. */
+struct SnapshotOptions : outlast_snapshot_options {
+    SnapshotOptions() noexcept : outlast_snapshot_options() {
+        struct_size = sizeof(outlast_snapshot_options);
+    }
+    SnapshotOptions &with_keep(std::uint64_t count) { return keep = count, *this; }
+    SnapshotOptions &with_bytes_per_second(std::uint64_t bytes) {
+        return bytes_per_second = bytes, *this;
+    }
+};
+
+/* What a restore has put into the store. */
+struct Restored {
+    std::uint64_t records = 0;
+    std::uint64_t bytes = 0;
+};
+
+/* A folder of snapshots; made by Store::snapshots. */
+class Snapshots {
+  public:
+    /* Takes a snapshot, at a single member, and waits until it is published. After an error, and
+     * whichever members die, earlier snapshots stand. */
+    outlast_snapshot take(OnError on = {}) const {
+        auto snapshot = detail::sized<outlast_snapshot>();
+        detail::report(outlast_snapshot_take(raw_.get(), &snapshot), on.get());
+        return snapshot;
+    }
+
+  private:
+    friend class Store;
+    explicit Snapshots(outlast_snapshots *raw) noexcept : raw_(raw) {}
+
+    std::unique_ptr<outlast_snapshots, detail::Free<outlast_snapshots, outlast_snapshots_free>>
+        raw_;
 };
 
 /* ---- The store ---- */
@@ -849,11 +985,142 @@ class Store {
         }
         return deaths;
     }
+    /* How many replicas are missing, and how many partitions are lost, in the whole job. */
+    RepairStatus repair_status(OnError on = {}) const {
+        RepairStatus status;
+        detail::report(outlast_repair_status(raw_, &status.replicas_missing,
+                                             &status.partitions_lost),
+                       on.get());
+        return status;
+    }
+    /* Waits until every partition that is not lost has all its replicas. Returns whether it has. */
+    bool wait_repaired(Milliseconds limit, OnError on = {}) const {
+        return detail::report(
+                   outlast_wait_repaired(raw_, detail::count(limit), nullptr, nullptr),
+                   on.get()) == OUTLAST_OK;
+    }
+    /* The lost keys that survivors can still name; see outlast_lost_keys. */
+    std::vector<std::string> lost_keys(OnError on = {}) const {
+        std::vector<std::string> keys;
+        auto collect = [&](std::string_view key) { keys.emplace_back(key); };
+        detail::Listing<decltype(collect)> listing{collect, nullptr};
+        const int code = outlast_lost_keys(raw_, listing.call, &listing);
+        listing.rethrow();
+        detail::report(code, on.get());
+        return keys;
+    }
     /* Makes lost partitions usable again, without their old contents. Returns their number. */
     std::size_t accept_loss() const {
         std::size_t partitions = 0;
         detail::report(outlast_accept_loss(raw_, &partitions), nullptr);
         return partitions;
+    }
+
+    /* Puts many keys, in order. Each put is a call of its own: at the first error the earlier puts
+     * have happened, and the later puts are not tried. Returns how many have happened. */
+    std::size_t put_all(const std::vector<std::pair<Bytes, Bytes>> &pairs, OnError on = {}) const {
+        std::vector<outlast_pair> list;
+        list.reserve(pairs.size());
+        for (const auto &[key, value] : pairs) {
+            list.push_back({key.data(), key.size(), value.data(), value.size()});
+        }
+        std::size_t done = 0;
+        detail::report(outlast_put_all(raw_, list.data(), list.size(), &done), on.get());
+        return done;
+    }
+    /* The values of many keys, each as of some moment during the call. */
+    std::vector<std::optional<Value>> get_all(const std::vector<Bytes> &keys,
+                                              OnError on = {}) const {
+        std::vector<std::optional<Value>> values;
+        values.reserve(keys.size());
+        for (const Bytes &key : keys) {
+            values.push_back(get(key, on.get()));
+            if (on.get() != nullptr && *on.get()) {
+                return {};
+            }
+        }
+        return values;
+    }
+    /* Puts the bytes of all parts, one after the other. */
+    Version put_parts(Bytes key, const std::vector<Bytes> &parts, OnError on = {}) const {
+        const auto list = detail::to_iovec(parts);
+        outlast_version version{};
+        detail::report(outlast_putv(raw_, key.data(), key.size(), list.data(),
+                                    static_cast<int>(list.size()), &version),
+                       on.get());
+        return detail::from_c(version);
+    }
+    /* The number of keys that exist. The call lists all keys. */
+    std::size_t count(OnError on = {}) const {
+        std::size_t keys = 0;
+        detail::report(outlast_count(raw_, &keys), on.get());
+        return keys;
+    }
+    /* The member that created the key, or adopted it since; std::nullopt if there is no such key. */
+    std::optional<std::uint32_t> owner_of(Bytes key, OnError on = {}) const {
+        std::uint32_t member = 0;
+        const int code = outlast_owner_of(raw_, key.data(), key.size(), &member);
+        return detail::report(code, on.get()) == OUTLAST_OK ? std::optional<std::uint32_t>(member)
+                                                            : std::nullopt;
+    }
+    /* The members that hold the key, or are to hold it. */
+    std::vector<std::uint32_t> replicas_of(Bytes key, OnError on = {}) const {
+        return detail::read_list<std::uint32_t>(
+            8,
+            [&](std::uint32_t *members, std::size_t capacity, std::size_t *count) {
+                return outlast_replicas_of(raw_, key.data(), key.size(), members, capacity, count);
+            },
+            on);
+    }
+
+    /* Pins the current version of a key; std::nullopt if the key does not exist. */
+    std::optional<Pin> pin(Bytes key, OnError on = {}) const {
+        outlast_pin *raw = nullptr;
+        std::uint64_t len = 0;
+        outlast_version version{};
+        const int code = outlast_pin_open(raw_, key.data(), key.size(), &raw, &len, &version);
+        if (detail::report(code, on.get()) != OUTLAST_OK) {
+            return std::nullopt;
+        }
+        return Pin(raw, len, detail::from_c(version));
+    }
+
+    /* What this member has done since it opened the store. */
+    outlast_stats stats(OnError on = {}) const {
+        auto stats = detail::sized<outlast_stats>();
+        detail::report(outlast_get_stats(raw_, &stats), on.get());
+        return stats;
+    }
+    /* What the whole store holds. The call reads all records. */
+    outlast_totals totals(OnError on = {}) const {
+        auto totals = detail::sized<outlast_totals>();
+        detail::report(outlast_get_totals(raw_, &totals), on.get());
+        return totals;
+    }
+    /* What this member's memory is used for. The call reads every block. */
+    outlast_memory memory(OnError on = {}) const {
+        auto memory = detail::sized<outlast_memory>();
+        detail::report(outlast_get_memory(raw_, &memory), on.get());
+        return memory;
+    }
+
+    /* Opens a folder of snapshots, which all members reach and all members open. */
+    Snapshots snapshots(const std::string &folder,
+                        const SnapshotOptions &options = SnapshotOptions(), OnError on = {}) const {
+        outlast_snapshots *raw = nullptr;
+        detail::report(outlast_snapshots_open(raw_, detail::whole(folder), &options, &raw),
+                       on.get());
+        return Snapshots(raw);
+    }
+    /* Puts the records of a snapshot into the store: the share with this number of `shares` equal
+     * shares. See outlast_snapshot_restore. */
+    Restored restore_snapshot(const std::string &path, std::size_t share = 0,
+                              std::size_t shares = 1, OnError on = {}) const {
+        Restored restored;
+        detail::report(outlast_snapshot_restore(raw_, detail::whole(path), share, shares,
+                                                &restored.records, &restored.bytes),
+                       on.get());
+        return restored;
     }
 
     Handle handle(Bytes key) const { return handle(key, nullptr); }
@@ -1070,6 +1337,550 @@ class Store {
 
     outlast_store *raw_ = nullptr;
     int count_ = 0;
+};
+
+/* ---- Region checkpoints ---- */
+
+/* Options of region checkpoints, equal at all members; the fields are those of outlast.h. */
+struct RegionOptions : outlast_region_options {
+    RegionOptions() noexcept : outlast_region_options() {
+        struct_size = sizeof(outlast_region_options);
+    }
+    RegionOptions &with_bytes(std::uint64_t count) { return bytes = count, *this; }
+    RegionOptions &with_set(std::uint32_t pieces) { return set = pieces, *this; }
+    RegionOptions &with_lose(std::uint32_t pieces) { return lose = pieces, *this; }
+};
+
+/* Memory by name, saved by all members together or by none. All members make the calls, except
+ * protect(), note() and read(). The destructor closes the checkpoints where a scope ends normally,
+ * as that of Store does. */
+class Regions {
+  public:
+    static Regions open(const Store &store, const std::string &name,
+                        const RegionOptions &options = RegionOptions(), OnError on = {}) {
+        Regions regions;
+        detail::report(
+            outlast_regions_open(store.get_raw(), detail::whole(name), &options, &regions.raw_),
+            on.get());
+        return regions;
+    }
+    Regions(Regions &&other) noexcept
+        : raw_(std::exchange(other.raw_, nullptr)), count_(other.count_) {}
+    Regions &operator=(Regions &&other) noexcept {
+        if (this != &other) {
+            end();
+            raw_ = std::exchange(other.raw_, nullptr);
+            count_ = other.count_;
+        }
+        return *this;
+    }
+    Regions(const Regions &) = delete;
+    Regions &operator=(const Regions &) = delete;
+    ~Regions() { end(); }
+
+    /* Makes memory a region of this member, until this is called with 0 bytes. */
+    void protect(const std::string &name, void *memory, std::size_t len, OnError on = {}) const {
+        detail::report(outlast_protect(raw_, detail::whole(name), memory, len), on.get());
+    }
+    /* Saves the regions of all members as a version. Returns false, at all members, if a member
+     * died or could not do its part: the version before stands. */
+    bool checkpoint(std::uint64_t version, Bytes note = {}, OnError on = {}) const {
+        const int code = outlast_checkpoint(raw_, version, note.data(), note.size());
+        return detail::report(code, on.get()) == OUTLAST_OK;
+    }
+    /* Finds the version that was saved last and fills the regions that this member protects. The
+     * field version is 0 if nothing was saved yet. */
+    outlast_restored restore(OnError on = {}) const {
+        outlast_restored at{};
+        detail::report(outlast_restore(raw_, &at), on.get());
+        return at;
+    }
+    /* The note of this member's regions that restore() found. */
+    std::string note(OnError on = {}) const {
+        auto note = detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return outlast_region_note(raw_, buffer, capacity, len);
+            },
+            on.get());
+        return note ? std::move(*note) : std::string();
+    }
+    /* Reads a part of a region of the version that was saved last: of an owner, or of all owners,
+     * one after the other, with OUTLAST_ALL. */
+    void read(std::uint32_t owner, const std::string &name, std::uint64_t offset, void *buffer,
+              std::size_t len, OnError on = {}) const {
+        detail::report(outlast_region_read(raw_, owner, detail::whole(name), offset, buffer, len),
+                       on.get());
+    }
+    /* Closes the checkpoints, which are gone then. */
+    void close(OnError on = {}) {
+        detail::report(outlast_regions_close(std::exchange(raw_, nullptr)), on.get());
+    }
+    explicit operator bool() const noexcept { return raw_ != nullptr; }
+
+  private:
+    Regions() noexcept : count_(std::uncaught_exceptions()) {}
+    void end() noexcept {
+        if (raw_ != nullptr && !detail::is_unwinding(count_)) {
+            outlast_regions_close(raw_);
+        }
+        raw_ = nullptr;
+    }
+
+    outlast_regions *raw_ = nullptr;
+    int count_ = 0;
+};
+
+/* ---- Communicators ---- */
+
+/* How two numbers are combined. Only words of windows have bit_xor, replace and keep. */
+enum class Op : int {
+    bit_and = OUTLAST_OP_AND,
+    bit_or = OUTLAST_OP_OR,
+    min = OUTLAST_OP_MIN,
+    max = OUTLAST_OP_MAX,
+    sum = OUTLAST_OP_SUM,
+    bit_xor = OUTLAST_OP_XOR,
+    replace = OUTLAST_OP_REPLACE,
+    keep = OUTLAST_OP_KEEP
+};
+
+/* Any source, or any tag. */
+inline constexpr std::int64_t any = OUTLAST_ANY;
+
+/* A message that was received. */
+struct Message {
+    std::string bytes;
+    std::uint32_t sender = 0;
+    std::uint32_t tag = 0;
+};
+
+/* The length, sender and tag of a message that waits to be received. */
+struct Envelope {
+    std::size_t len = 0;
+    std::uint32_t sender = 0;
+    std::uint32_t tag = 0;
+};
+
+/* A receive that was started with Comm::start_receive. The destructor cancels it. */
+class Request {
+  public:
+    /* The message, if it has come. */
+    std::optional<Message> test(OnError on = {}) { return take(outlast_request_test, on); }
+    /* Waits for the message. After Status::timeout, Status::interrupted and
+     * Status::proc_failed_pending the receive is still active. */
+    std::optional<Message> wait(OnError on = {}) { return take(outlast_request_wait, on); }
+
+  private:
+    friend class Comm;
+    explicit Request(outlast_request *raw) noexcept : raw_(raw) {}
+    template <class Take> std::optional<Message> take(Take take, const OnError &on) {
+        Message message;
+        auto bytes = detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return take(raw_.get(), buffer, capacity, len, &message.sender, &message.tag);
+            },
+            on.get());
+        if (!bytes) {
+            return std::nullopt;
+        }
+        message.bytes = std::move(*bytes);
+        return message;
+    }
+
+    std::unique_ptr<outlast_request, detail::Free<outlast_request, outlast_request_free>> raw_;
+};
+
+/* A group of members that exchange messages and recover together, by the rules of ULFM: a call
+ * fails with Status::proc_failed where, and only where, a death keeps it from being completed. The
+ * destructor ends this member's use of the communicator. */
+class Comm {
+  public:
+    /* The communicator of all members of the job. Local. */
+    static Comm world(const Job &job, OnError on = {}) {
+        return made([&](outlast_comm **raw) { return outlast_comm_world(job.get(), raw); }, on);
+    }
+    /* A communicator of the same members. Collective. */
+    Comm duplicate(OnError on = {}) const {
+        return made([&](outlast_comm **raw) { return outlast_comm_duplicate(get(), raw); }, on);
+    }
+    /* A communicator of the members that give equal colours, in the order of their keys. The colour
+     * `any` is none: the result converts to false. Collective. */
+    Comm split(std::int64_t color, std::int64_t key, OnError on = {}) const {
+        return made([&](outlast_comm **raw) { return outlast_comm_split(get(), color, key, raw); },
+                    on);
+    }
+    /* A communicator of the living members, also if this communicator is revoked. */
+    Comm shrink(OnError on = {}) const {
+        return made([&](outlast_comm **raw) { return outlast_comm_shrink(get(), raw); }, on);
+    }
+    explicit operator bool() const noexcept { return raw_ != nullptr; }
+    outlast_comm *get() const noexcept { return raw_.get(); }
+
+    std::uint32_t rank() const noexcept { return outlast_comm_rank(get()); }
+    /* The number of ranks, the dead included. */
+    std::uint32_t size() const noexcept { return outlast_comm_size(get()); }
+    /* The member that has a rank. */
+    std::uint32_t member(std::uint32_t rank, OnError on = {}) const {
+        std::uint32_t member = 0;
+        detail::report(outlast_comm_member(get(), rank, &member), on.get());
+        return member;
+    }
+
+    /* Sends a message. Its bytes may be used again when the call returns. */
+    void send(std::uint32_t to, std::uint32_t tag, Bytes message, OnError on = {}) const {
+        detail::report(outlast_comm_send(get(), to, tag, message.data(), message.size()),
+                       on.get());
+    }
+    /* Receives the oldest message of a rank with a tag, either of which may be `any`. A call that
+     * fails loses no message. */
+    Message receive(std::int64_t from = any, std::int64_t tag = any, OnError on = {}) const {
+        Message message;
+        auto bytes = detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return outlast_comm_receive(get(), from, tag, buffer, capacity, len,
+                                            &message.sender, &message.tag);
+            },
+            on.get());
+        if (bytes) {
+            message.bytes = std::move(*bytes);
+        }
+        return message;
+    }
+    /* What a receive would take now. */
+    std::optional<Envelope> probe(std::int64_t from = any, std::int64_t tag = any,
+                                  OnError on = {}) const {
+        Envelope found;
+        const int code =
+            outlast_comm_probe(get(), from, tag, &found.len, &found.sender, &found.tag);
+        return detail::report(code, on.get()) == OUTLAST_OK ? std::optional<Envelope>(found)
+                                                            : std::nullopt;
+    }
+    Request start_receive(std::int64_t from = any, std::int64_t tag = any, OnError on = {}) const {
+        outlast_request *raw = nullptr;
+        detail::report(outlast_comm_start_receive(get(), from, tag, &raw), on.get());
+        return Request(raw);
+    }
+
+    /* Returns when all members have called it. Job::barrier goes on despite deaths. */
+    void barrier(OnError on = {}) const {
+        detail::report(outlast_comm_barrier(get()), on.get());
+    }
+    /* Gives all members the bytes of the root. The length is equal at all members. */
+    void broadcast(std::uint32_t root, void *message, std::size_t len, OnError on = {}) const {
+        detail::report(outlast_comm_broadcast(get(), root, message, len), on.get());
+    }
+    /* Combines the values of all members, element by element: numbers of std::uint64_t,
+     * std::int64_t or double. */
+    template <class Number>
+    void allreduce(Op op, std::vector<Number> &values, OnError on = {}) const {
+        detail::report(reduce(op, values.data(), values.size()), on.get());
+    }
+    template <class Number> Number allreduce(Op op, Number value, OnError on = {}) const {
+        detail::report(reduce(op, &value, 1), on.get());
+        return value;
+    }
+    /* The bytes of all members, by rank; empty after an error. */
+    std::vector<std::string> allgather(Bytes part, OnError on = {}) const {
+        // The lengths first, since a member cannot repeat a collective call with a larger buffer.
+        const std::uint64_t len = part.size();
+        std::vector<std::uint64_t> lens(size());
+        int code = outlast_comm_allgather(get(), &len, sizeof len, lens.data(),
+                                          lens.size() * sizeof len, nullptr);
+        if (detail::report(code, on.get()) != OUTLAST_OK) {
+            return {};
+        }
+        std::uint64_t total = 0;
+        for (const std::uint64_t length : lens) {
+            total += length;
+        }
+        std::string all(static_cast<std::size_t>(total), '\0');
+        code = outlast_comm_allgather(get(), part.data(), part.size(), all.data(), all.size(),
+                                      nullptr);
+        if (detail::report(code, on.get()) != OUTLAST_OK) {
+            return {};
+        }
+        std::vector<std::string> parts;
+        std::size_t at = 0;
+        for (const std::uint64_t length : lens) {
+            parts.push_back(all.substr(at, static_cast<std::size_t>(length)));
+            at += static_cast<std::size_t>(length);
+        }
+        return parts;
+    }
+
+    /* Makes the communicator unusable for all its members, except for agree() and shrink(). */
+    void revoke(OnError on = {}) const { detail::report(outlast_comm_revoke(get()), on.get()); }
+    bool is_revoked() const noexcept { return outlast_comm_is_revoked(get()) != 0; }
+    /* The bitwise and of the flags of all members that contributed: equal at all members. With a
+     * std::error_code the flags are returned also with Status::proc_failed: there are failures that
+     * a member had not acknowledged. */
+    std::uint64_t agree(std::uint64_t flags, OnError on = {}) const {
+        detail::report(outlast_comm_agree(get(), &flags), on.get());
+        return flags;
+    }
+    /* Acknowledges all failures that this member knows. */
+    void failure_ack(OnError on = {}) const {
+        detail::report(outlast_comm_failure_ack(get()), on.get());
+    }
+    /* The ranks whose failure was acknowledged. */
+    std::vector<std::uint32_t> acked(OnError on = {}) const {
+        return ranks(outlast_comm_get_acked, on);
+    }
+    /* The ranks that are dead, as far as this member knows. */
+    std::vector<std::uint32_t> failed(OnError on = {}) const {
+        return ranks(outlast_comm_get_failed, on);
+    }
+    /* Ends the wait of another member for a message or a lock with Status::interrupted. */
+    void interrupt(std::uint32_t rank, OnError on = {}) const {
+        detail::report(outlast_comm_interrupt(get(), rank), on.get());
+    }
+    /* Tells these ranks of all failures that this member knows. */
+    void notify_failures(const std::vector<std::uint32_t> &ranks, OnError on = {}) const {
+        detail::report(outlast_comm_notify_failures(get(), ranks.data(), ranks.size()), on.get());
+    }
+
+  private:
+    struct End {
+        void operator()(outlast_comm *raw) const noexcept { outlast_comm_free(raw); }
+    };
+    template <class Make> static Comm made(Make make, const OnError &on) {
+        Comm comm;
+        outlast_comm *raw = nullptr;
+        detail::report(make(&raw), on.get());
+        comm.raw_.reset(raw);
+        return comm;
+    }
+    template <class List> std::vector<std::uint32_t> ranks(List list, const OnError &on) const {
+        return detail::read_list<std::uint32_t>(
+            size(),
+            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count) {
+                return list(get(), ranks, capacity, count);
+            },
+            on);
+    }
+    int reduce(Op op, std::uint64_t *values, std::size_t count) const {
+        return outlast_comm_allreduce_u64(get(), static_cast<int>(op), values, count);
+    }
+    int reduce(Op op, std::int64_t *values, std::size_t count) const {
+        return outlast_comm_allreduce_i64(get(), static_cast<int>(op), values, count);
+    }
+    int reduce(Op op, double *values, std::size_t count) const {
+        return outlast_comm_allreduce_f64(get(), static_cast<int>(op), values, count);
+    }
+
+    std::unique_ptr<outlast_comm, End> raw_;
+};
+
+/* ---- Windows ---- */
+
+enum class LockKind : int { shared = OUTLAST_LOCK_SHARED, exclusive = OUTLAST_LOCK_EXCLUSIVE };
+
+/* How a call for a lock ended. `abandoned`: the caller holds the lock, and its last holder died, so
+ * that the data which the lock guards may be half changed. */
+enum class Locked { no, yes, abandoned };
+
+/* Memory that the members of a communicator show to each other. free() and close() end it, with all
+ * living members. The destructor frees the handle alone. */
+class Window {
+  public:
+    /* A window in which this member shows len bytes, all zero. Accesses need a lock on their
+     * target. Collective. */
+    static Window allocate(const Comm &comm, std::uint64_t len, OnError on = {}) {
+        return made(outlast_window_allocate, comm, len, on);
+    }
+    /* A window whose accesses need no lock. Collective. */
+    static Window open(const Comm &comm, std::uint64_t len, OnError on = {}) {
+        return made(outlast_window_open, comm, len, on);
+    }
+    /* Ends the window. After Status::still_locked the window goes on. */
+    void free(OnError on = {}) { end(outlast_window_free, on); }
+    /* Completes the operations in flight, releases this member's locks, and frees the window. */
+    void close(OnError on = {}) { end(outlast_window_close, on); }
+    explicit operator bool() const noexcept { return raw_ != nullptr; }
+    outlast_window *get() const noexcept { return raw_.get(); }
+
+    /* How many bytes the target shows. */
+    std::uint64_t len(std::uint32_t target, OnError on = {}) const {
+        std::uint64_t len = 0;
+        detail::report(outlast_window_len(get(), target, &len), on.get());
+        return len;
+    }
+    /* Writes bytes. They may be complete only after a flush or unlock, which reports errors. */
+    void put(std::uint32_t target, std::uint64_t offset, Bytes data, OnError on = {}) const {
+        detail::report(outlast_window_put(get(), target, offset, data.data(), data.size()),
+                       on.get());
+    }
+    /* Writes bytes and returns when every get that any member begins sees them. */
+    void put_blocking(std::uint32_t target, std::uint64_t offset, Bytes data,
+                      OnError on = {}) const {
+        detail::report(
+            outlast_window_put_blocking(get(), target, offset, data.data(), data.size()),
+            on.get());
+    }
+    void get(std::uint32_t target, std::uint64_t offset, void *buffer, std::size_t len,
+             OnError on = {}) const {
+        detail::report(outlast_window_get(get(), target, offset, buffer, len), on.get());
+    }
+    /* Combines words of 8 bytes with the values, each atomically: numbers of std::uint64_t or
+     * std::int64_t. */
+    template <class Number>
+    void accumulate(std::uint32_t target, std::uint64_t offset, Op op,
+                    const std::vector<Number> &values, OnError on = {}) const {
+        const int code = [&] {
+            if constexpr (std::is_signed_v<Number>) {
+                return outlast_window_accumulate_i64(get(), target, offset, static_cast<int>(op),
+                                                     values.data(), values.size());
+            } else {
+                return outlast_window_accumulate_u64(get(), target, offset, static_cast<int>(op),
+                                                     values.data(), values.size());
+            }
+        }();
+        detail::report(code, on.get());
+    }
+    /* Combines a word with the value, atomically, and returns the word before. */
+    template <class Number>
+    Number fetch_and_op(std::uint32_t target, std::uint64_t offset, Op op, Number value,
+                        OnError on = {}) const {
+        Number before = 0;
+        const int code = [&] {
+            if constexpr (std::is_signed_v<Number>) {
+                return outlast_window_fetch_and_op_i64(get(), target, offset, static_cast<int>(op),
+                                                       value, &before);
+            } else {
+                return outlast_window_fetch_and_op_u64(get(), target, offset, static_cast<int>(op),
+                                                       value, &before);
+            }
+        }();
+        detail::report(code, on.get());
+        return before;
+    }
+    /* Replaces a word by `desired` if it is `expected`, and returns the word before. */
+    std::uint64_t compare_and_swap(std::uint32_t target, std::uint64_t offset,
+                                   std::uint64_t expected, std::uint64_t desired,
+                                   OnError on = {}) const {
+        std::uint64_t before = 0;
+        detail::report(outlast_window_compare_and_swap(get(), target, offset, expected, desired,
+                                                       &before),
+                       on.get());
+        return before;
+    }
+    /* Completes all operations of this member on the target, or on all targets. */
+    void flush(std::uint32_t target, OnError on = {}) const {
+        detail::report(outlast_window_flush(get(), target), on.get());
+    }
+    void flush_all(OnError on = {}) const {
+        detail::report(outlast_window_flush_all(get()), on.get());
+    }
+
+    /* Locks the memory of the target. Waits up to the time limit of the job. */
+    Locked lock(std::uint32_t target, LockKind kind, OnError on = {}) const {
+        return locked(outlast_window_lock(get(), target, static_cast<int>(kind)), on);
+    }
+    Locked lock_within(std::uint32_t target, LockKind kind, Milliseconds limit,
+                       OnError on = {}) const {
+        return locked(outlast_window_lock_within(get(), target, static_cast<int>(kind),
+                                                 detail::count(limit)),
+                      on);
+    }
+    /* Shares the locks of all members: all or none. */
+    Locked lock_all(OnError on = {}) const { return locked(outlast_window_lock_all(get()), on); }
+    /* Completes all operations on the target and releases its lock, whatever the result. */
+    void unlock(std::uint32_t target, OnError on = {}) const {
+        detail::report(outlast_window_unlock(get(), target), on.get());
+    }
+    void unlock_all(OnError on = {}) const {
+        detail::report(outlast_window_unlock_all(get()), on.get());
+    }
+    /* Takes the lock away from all its holders, and returns their ranks. */
+    std::vector<std::uint32_t> force_unlock(std::uint32_t target, OnError on = {}) const {
+        return ranks(
+            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count) {
+                return outlast_window_force_unlock(get(), target, ranks, capacity, count);
+            },
+            on);
+    }
+    /* The ranks that hold the lock, or are about to, the dead included. */
+    std::vector<std::uint32_t> holders(std::uint32_t target, OnError on = {}) const {
+        return ranks(
+            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count) {
+                return outlast_window_holders(get(), target, ranks, capacity, count);
+            },
+            on);
+    }
+    /* An error, Status::lock_lost or Status::not_locked, unless this member holds the lock. */
+    void check_lock(std::uint32_t target, OnError on = {}) const {
+        detail::report(outlast_window_check_lock(get(), target), on.get());
+    }
+
+    /* Makes the window unusable for all its members until all survivors call shrink(). */
+    void revoke(OnError on = {}) const { detail::report(outlast_window_revoke(get()), on.get()); }
+    bool is_revoked() const noexcept { return outlast_window_is_revoked(get()) != 0; }
+    /* The ranks that are dead, as far as this member knows. */
+    std::vector<std::uint32_t> failed(OnError on = {}) const {
+        return ranks(
+            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count) {
+                return outlast_window_get_failed(get(), ranks, capacity, count);
+            },
+            on);
+    }
+    /* Leaves the dead out of calls over all members, and returns them. */
+    std::vector<std::uint32_t> shrink(OnError on = {}) const {
+        return ranks(
+            [&](std::uint32_t *ranks, std::size_t capacity, std::size_t *count) {
+                return outlast_window_shrink(get(), ranks, capacity, count);
+            },
+            on);
+    }
+    /* Adds len bytes, all zero, to the end of this member's memory, and returns its new length. */
+    std::uint64_t grow(std::uint64_t len, OnError on = {}) const {
+        std::uint64_t now = 0;
+        detail::report(outlast_window_grow(get(), len, &now), on.get());
+        return now;
+    }
+    /* Shows len further bytes as a range of their own, and returns its offset. */
+    std::uint64_t attach(std::uint64_t len, OnError on = {}) const {
+        std::uint64_t offset = 0;
+        detail::report(outlast_window_attach(get(), len, &offset), on.get());
+        return offset;
+    }
+    void detach(std::uint64_t offset, OnError on = {}) const {
+        detail::report(outlast_window_detach(get(), offset), on.get());
+    }
+
+  private:
+    template <class Make>
+    static Window made(Make make, const Comm &comm, std::uint64_t len, const OnError &on) {
+        Window window;
+        outlast_window *raw = nullptr;
+        detail::report(make(comm.get(), len, &raw), on.get());
+        window.raw_.reset(raw);
+        window.size_ = comm.size();
+        return window;
+    }
+    template <class Finish> void end(Finish finish, const OnError &on) {
+        const int code = finish(get());
+        if (code == OUTLAST_OK || code == OUTLAST_CLOSED) {
+            raw_.release(); // the call has freed the handle
+        }
+        detail::report(code, on.get());
+    }
+    static Locked locked(int code, const OnError &on) {
+        if (code == OUTLAST_LOCKED) {
+            detail::report(OUTLAST_OK, on.get());
+            return Locked::no;
+        }
+        switch (detail::report(code, on.get())) {
+        case OUTLAST_OK: return Locked::yes;
+        case OUTLAST_ABANDONED: return Locked::abandoned;
+        default: return Locked::no;
+        }
+    }
+    template <class List> std::vector<std::uint32_t> ranks(List list, const OnError &on) const {
+        return detail::read_list<std::uint32_t>(size_, list, on);
+    }
+
+    std::unique_ptr<outlast_window, detail::Free<outlast_window, outlast_window_discard>> raw_;
+    std::uint32_t size_ = 0;
 };
 
 } // namespace outlast

@@ -184,7 +184,7 @@ pub(crate) fn text<'a>(data: *const c_char) -> Result<&'a str, Failure> {
     // SAFETY: the header says that the pointer is to a text that ends with a null character, which
     // no thread changes during the call.
     let text = unsafe { CStr::from_ptr(data) };
-    text.to_str().map_err(|_| invalid("a text is not UTF-8"))
+    text.to_str().map_err(|_| invalid("a text is not UTF-8, or has a null character inside"))
 }
 
 /// Writes a result to a place that C passes, unless the place is null.

@@ -14,9 +14,11 @@
 pub mod call;
 pub mod comm;
 pub mod handle;
+pub mod images;
 pub mod job;
 pub mod listing;
 pub mod regions;
+pub mod seats;
 pub mod snapshot;
 pub mod stats;
 mod status;

@@ -39,6 +39,24 @@ unsafe impl SizedStruct for CRegionOptions {
     const NAME: &'static str = "outlast_region_options";
 }
 
+/// The options of images and region checkpoints as the library takes them.
+pub(crate) fn image_options(given: Option<CRegionOptions>) -> Options {
+    let or = |value: u32, default: usize| if value == 0 { default } else { value as usize };
+    let bytes = given.map_or(0, |given| given.bytes);
+    let mut wanted = Options::new(if bytes == 0 { 16 << 20 } else { bytes });
+    if let Some(given) = given {
+        wanted = wanted.set(or(given.set, 8)).lose(or(given.lose, 1));
+        wanted = wanted.piece(or(given.piece, 16 << 10));
+        if given.apart_depth != 0 {
+            wanted = wanted.apart(Level::Depth(given.apart_depth as usize));
+        }
+        if given.strict != 0 {
+            wanted = wanted.strict();
+        }
+    }
+    wanted
+}
+
 /// `outlast_restored` of the header.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -60,20 +78,7 @@ pub extern "C" fn outlast_regions_open(
     regions: *mut *mut CRegions,
 ) -> c_int {
     call(|| {
-        let (store, given) = (opened(store)?, options_at(options)?);
-        let or = |value: u32, default: usize| if value == 0 { default } else { value as usize };
-        let bytes = given.map_or(0, |given| given.bytes);
-        let mut wanted = Options::new(if bytes == 0 { 16 << 20 } else { bytes });
-        if let Some(given) = given {
-            wanted = wanted.set(or(given.set, 8)).lose(or(given.lose, 1));
-            wanted = wanted.piece(or(given.piece, 16 << 10));
-            if given.apart_depth != 0 {
-                wanted = wanted.apart(Level::Depth(given.apart_depth as usize));
-            }
-            if given.strict != 0 {
-                wanted = wanted.strict();
-            }
-        }
+        let (store, wanted) = (opened(store)?, image_options(options_at(options)?));
         give_handle(regions, || {
             let opened = Regions::open(&store.store, text(name)?, wanted)?;
             Ok(CRegions { regions: opened, protected: vec![], note: vec![] })

@@ -3,6 +3,7 @@
 use crate::call::{Failure, failure};
 use outlast::engine;
 use outlast::image::ImageError;
+use outlast::protect::ProtectError;
 use outlast::rma::{self, WindowError};
 use outlast::snapshot::SnapshotError;
 use outlast::store::StoreError;
@@ -56,6 +57,8 @@ codes! {
     NotLocked = -24, "OUTLAST_NOT_LOCKED";
     StillLocked = -25, "OUTLAST_STILL_LOCKED";
     Busy = -26, "OUTLAST_BUSY";
+    RolledBack = -27, "OUTLAST_ROLLED_BACK";
+    SeatFailed = -28, "OUTLAST_SEAT_FAILED";
 }
 
 fn of_engine(error: &engine::Error) -> Status {
@@ -140,6 +143,35 @@ impl From<ImageError> for Failure {
             _ => Status::Failed,
         };
         failure(status, error.to_string())
+    }
+}
+
+impl From<ProtectError> for Failure {
+    fn from(error: ProtectError) -> Failure {
+        match error {
+            ProtectError::Image(error) => error.into(),
+            ProtectError::Store(error) => error.into(),
+            ProtectError::Communicator(error) => error.into(),
+            ProtectError::Engine(error) => error.into(),
+            error => {
+                let status = match &error {
+                    ProtectError::RolledBack => Status::RolledBack,
+                    ProtectError::SeatFailed { .. } => Status::SeatFailed,
+                    ProtectError::SeatLost { .. } => Status::DataLost,
+                    ProtectError::Timeout { .. } => Status::Timeout,
+                    ProtectError::NotLocked { .. } => Status::NotLocked,
+                    ProtectError::Closed => Status::Closed,
+                    ProtectError::NoSuchSeat { .. }
+                    | ProtectError::OutOfRange { .. }
+                    | ProtectError::Unaligned { .. }
+                    | ProtectError::AlreadyLocked { .. }
+                    | ProtectError::LockHeld { .. }
+                    | ProtectError::Invalid { .. } => Status::Invalid,
+                    _ => Status::Failed,
+                };
+                failure(status, error.to_string())
+            }
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Locks, transactions, and the recovery together in global mode.
 
 use crate::call::{
-    Failure, borrow_handle, borrow_handle_mut, bytes, call, copy_out, deadline, found, give_handle,
-    invalid, last_message, opened, take_handle, write_result,
+    CVersion, Failure, borrow_handle, borrow_handle_mut, bytes, call, copy_out, deadline, found,
+    give_handle, invalid, last_message, opened, take_handle, version_at, write_result,
 };
 use crate::status::Status;
 use crate::store::{CStore, OpenStore};
-use outlast::store::{LockGuard, Recovery, Transaction};
+use outlast::store::{Expect, LockGuard, Recovery, Transaction};
 use std::ffi::{c_int, c_void};
 
 /// A C function with the work of a transaction.
@@ -111,6 +111,21 @@ pub extern "C" fn outlast_tx_adopt(
     key_len: usize,
 ) -> c_int {
     call(|| found(borrow_handle_mut(tx)?.adopt(bytes(key, key_len)?)?))
+}
+
+/// `outlast_tx_require` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_tx_require(
+    tx: *mut Transaction,
+    key: *const c_void,
+    key_len: usize,
+    expected: *const CVersion,
+) -> c_int {
+    call(|| {
+        let expect = version_at(expected).map_or(Expect::Absent, Expect::Version);
+        borrow_handle_mut(tx)?.require(bytes(key, key_len)?, expect)?;
+        Ok(Status::Ok)
+    })
 }
 
 /// `outlast_tx_commit` of outlast.h.

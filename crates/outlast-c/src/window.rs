@@ -10,7 +10,7 @@ use outlast::rma::{Communicator, LockKind, Update, Window, WindowError, WindowRe
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-fn update(op: c_int) -> Result<Update, Failure> {
+pub(crate) fn update(op: c_int) -> Result<Update, Failure> {
     Ok(match op {
         0 => Update::And,
         1 => Update::Or,
@@ -24,7 +24,7 @@ fn update(op: c_int) -> Result<Update, Failure> {
     })
 }
 
-fn lock_kind(kind: c_int) -> Result<LockKind, Failure> {
+pub(crate) fn lock_kind(kind: c_int) -> Result<LockKind, Failure> {
     Ok(match kind {
         1 => LockKind::Shared,
         2 => LockKind::Exclusive,

@@ -1,11 +1,12 @@
 //! Fortran programs, compiled with gfortran against the module, as the members of a job.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use outlast::launch::Launch;
 use std::path::Path;
 use std::process::Command;
-use support::{kill_the_last_of, library_folder};
+use support::{check_bad, kill_the_last_of, library_folder};
 
 /// Runs gfortran with all warnings as errors, except for comparisons of reals: the tests compare
 /// bit for bit.
@@ -32,6 +33,35 @@ fn fortran_programs_outlast_a_member() {
     let folder = tempfile::tempdir().expect("a folder");
     compile(folder.path(), &["tests/fortran/members.f90"]);
     kill_the_last_of(Launch::new(4).program(folder.path().join("program")));
+}
+
+#[test]
+fn fortran_programs_shrink_communicators_and_windows_after_a_death() {
+    let folder = tempfile::tempdir().expect("a folder");
+    compile(folder.path(), &["tests/fortran/windows.f90"]);
+    let program = folder.path().join("program");
+    kill_the_last_of(Launch::new(4).program(program).args([folder.path().join("snapshots")]));
+}
+
+#[test]
+fn bad_input_in_fortran_has_a_code_and_a_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    compile(folder.path(), &["tests/fortran/bad.f90"]);
+    let program = folder.path().join("program");
+    check_bad(Launch::new(1).program(&program), folder.path());
+}
+
+/// The functions of the library that the module declares exist, by the names in `bind(C)`.
+#[test]
+fn the_functions_of_the_module_are_those_of_the_header() {
+    let header = include_str!("../include/outlast.h");
+    let module = include_str!("../fortran/outlast.f90");
+    let bound = module.split("bind(C, name=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let bound: Vec<&str> = bound.filter(|name| name.starts_with("outlast_")).collect();
+    assert!(bound.len() > 100, "only {} functions were found", bound.len());
+    for name in bound {
+        assert!(header.contains(&format!("{name}(")), "the header has no {name}");
+    }
 }
 
 #[test]

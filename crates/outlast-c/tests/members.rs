@@ -8,7 +8,7 @@ use outlast::launch::{Launch, Output};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
-use support::{LIMIT, kill_the_last_of, library_folder};
+use support::{LIMIT, check_bad, kill_the_last_of, library_folder};
 
 fn compile(source: &str, program: &Path) {
     compile_with("cc", &["-std=c11", "-D_DEFAULT_SOURCE"], &format!("tests/c/{source}"), program);
@@ -20,20 +20,8 @@ fn compile_cpp(source: &str, program: &Path) {
 }
 
 fn compile_with(compiler: &str, options: &[&str], source: &str, program: &Path) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = library_folder();
-    let output = Command::new(compiler)
-        .args(options)
-        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
-        .arg(program)
-        .arg(root.join(source))
-        .arg(format!("-I{}", root.join("include").display()))
-        .arg(format!("-L{}", library.display()))
-        .arg(format!("-Wl,-rpath,{}", library.display()))
-        .arg("-loutlast_c")
-        .output()
-        .expect("a compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    support::compile(compiler, options, &source, program);
 }
 
 #[test]
@@ -50,6 +38,14 @@ fn cpp_programs_outlast_a_member() {
     let program = folder.path().join("members");
     compile_cpp("tests/cpp/members.cpp", &program);
     kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
+fn cpp_programs_shrink_communicators_and_windows_after_a_death() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("windows");
+    compile_cpp("tests/cpp/windows.cpp", &program);
+    kill_the_last_of(Launch::new(4).program(&program).args([folder.path().join("snapshots")]));
 }
 
 #[test]
@@ -93,6 +89,14 @@ fn c_programs_shrink_communicators_and_windows_after_a_death() {
 }
 
 #[test]
+fn a_seat_and_an_image_in_c_outlast_their_member() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("seats");
+    compile("seats.c", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
 fn a_member_in_c_hands_its_replicas_over_and_leaves() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("hand_over");
@@ -109,10 +113,15 @@ fn bad_input_in_c_has_a_code_and_a_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("bad");
     compile("bad.c", &program);
-    let launch = Launch::new(1).program(&program).output(Output::Capture);
-    let outcome = launch.start().expect("started").wait(LIMIT);
-    assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
-    assert_eq!(outcome.stdout(MemberId(0)), "ok\n");
+    check_bad(Launch::new(1).program(&program), folder.path());
+}
+
+#[test]
+fn bad_input_in_cpp_is_an_error_with_a_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("bad");
+    compile_cpp("tests/cpp/bad.cpp", &program);
+    check_bad(Launch::new(1).program(&program), folder.path());
 }
 
 /// AddressSanitizer watches the memory of the program, and at its end looks for memory that the

@@ -6,6 +6,7 @@
 //! | [`run`] | starts a program as the members of a job, with faults if asked for |
 //! | [`demo`] | kills two writers in front of the user and shows that nothing is lost |
 //! | [`chaos`], [`sim`] | run random programs under faults and judge the record of their calls |
+//! | [`top`] | lists running jobs, and watches one of them |
 //! | [`bench`] | measurements against a floor of the same run |
 //! | [`plan`] | how likely images are lost, and how often to save them |
 //! | [`snapshot`], [`doctor`] | inspects snapshots, checks the machine |
@@ -16,6 +17,7 @@
 //! | [`program`], [`loss_acceptor`] | what the members of `chaos` and `sim` do |
 //! | [`control`], [`members`] | how a command and the members that it started talk to each other |
 //! | [`report`], [`plot`], [`quantity`] | output, pages, figures, and numbers as users type them |
+//! | [`terminal`] | what the terminal can show |
 //!
 //! A command that starts members starts this program again with a hidden subcommand, such as
 //! `demo-member`.
@@ -43,11 +45,13 @@ mod sample;
 mod sim;
 mod snapshot;
 mod tasks;
+mod terminal;
+mod top;
 
 /// Parallel programs that outlast the death of any of their processes.
 ///
 /// Begin with `outlast demo`, and with `outlast doctor` if the demo does not work. `outlast run`
-/// starts a program of your own.
+/// starts a program of your own, and `outlast top` watches it.
 ///
 /// Exit status: 0 success, 1 a failure or a violation, 2 wrong usage.
 #[derive(Parser)]
@@ -62,6 +66,8 @@ enum Command {
     Run(run::Run),
     Demo(demo::Demo),
     Doctor(doctor::Doctor),
+    Jobs(top::Jobs),
+    Top(top::Top),
     Chaos(chaos::Chaos),
     Sim(sim::Sim),
     Bench(bench::Bench),
@@ -73,11 +79,17 @@ enum Command {
     #[command(hide = true)]
     ChaosMember(chaos::ChaosMember),
     #[command(hide = true)]
+    CourseMember(bench::CourseMember),
+    #[command(hide = true)]
     DemoMember(demo::DemoMember),
     #[command(hide = true)]
     DetectionMember(bench::DetectionMember),
     #[command(hide = true)]
     FailureMember(bench::FailureMember),
+    #[command(hide = true)]
+    LoadBenchMember(bench::LoadBenchMember),
+    #[command(hide = true)]
+    MemoryBenchMember(bench::MemoryBenchMember),
     #[command(hide = true)]
     Pages(pages::Pages),
     #[command(hide = true)]
@@ -133,7 +145,10 @@ fn main() -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Demo(demo) => demo.execute(),
         Command::Doctor(doctor) => doctor.execute(),
+        Command::CourseMember(member) => member.execute(),
         Command::DemoMember(member) => member.execute(),
+        Command::Jobs(jobs) => jobs.execute(),
+        Command::Top(top) => top.execute(),
         Command::Sim(sim) => sim.execute(),
         Command::Chaos(chaos) => chaos.execute(),
         Command::ChaosMember(member) => member.execute(),
@@ -146,6 +161,8 @@ fn main() -> ExitCode {
         Command::Mpi(mpi) => mpi.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
+        Command::LoadBenchMember(member) => member.execute(),
+        Command::MemoryBenchMember(member) => member.execute(),
         Command::Pages(pages) => pages.execute(),
         Command::PeerServer(server) => server.execute(),
         Command::SampleMember(member) => member.execute(),

@@ -1,8 +1,10 @@
 //! A small program for trying out `outlast run`, and for its tests: its members add to each other's
-//! counters for some seconds and check the sums.
+//! counters for some seconds and check the sums. With `--store` they write to a store until they
+//! are ended, for the tests of `outlast top`.
 
 use anyhow::Context;
 use clap::Args;
+use outlast::store::{Options, Store};
 use outlast::{Epoch, Error, Job, JoinOptions, MemberId};
 use std::io::Write;
 use std::time::Duration;
@@ -10,12 +12,18 @@ use std::time::Duration;
 /// Adds to the counters of the other members for some seconds; reports deaths and wrong sums as
 /// JSON.
 #[derive(Args)]
-pub(crate) struct SampleMember {}
+pub(crate) struct SampleMember {
+    /// Open a store instead, and write to it until a signal or a minute ends it
+    #[arg(long)]
+    store: bool,
+}
 
 /// How long a member adds to the counters.
 const WORK: Duration = Duration::from_secs(3);
 /// How long a member waits for members that have not finished.
 const LIMIT: Duration = Duration::from_secs(20);
+/// How long a member writes to the store.
+const STORE_WORK: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(1);
 
 fn tell(line: &str) -> anyhow::Result<()> {
@@ -27,6 +35,9 @@ fn tell(line: &str) -> anyhow::Result<()> {
 impl SampleMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(LIMIT).join()?;
+        if self.store {
+            return write_to_store(&job).map(|()| true);
+        }
         let members = job.members() as u64;
         // A counter for each member, and a word that is set when this member has finished.
         job.grow((members + 1) * 8)?;
@@ -44,6 +55,29 @@ impl SampleMember {
         job.leave()?;
         Ok(wrong.is_empty())
     }
+}
+
+/// Writes to a store, and commits a transaction now and then.
+fn write_to_store(job: &Job) -> anyhow::Result<()> {
+    let options = Options::new().replicas(2).allow_fewer().partitions(64).expected_keys(1024);
+    let store = Store::open(job, options)?;
+    let end = job.now().after(STORE_WORK);
+    let mut number = 0u64;
+    while job.now() < end {
+        for _ in 0..64 {
+            number += 1;
+            let key = format!("{}/{}", job.me().0, number % 256);
+            store.put(key.as_bytes(), &number.to_ne_bytes())?;
+        }
+        store.transaction(|tx| {
+            tx.put(format!("first/{}", job.me().0).as_bytes(), &number.to_ne_bytes())?;
+            tx.put(format!("second/{}", job.me().0).as_bytes(), &number.to_ne_bytes())
+        })?;
+        job.sleep(PAUSE);
+    }
+    store.close()?;
+    job.leave()?;
+    Ok(())
 }
 
 struct Sample<'a> {

@@ -105,6 +105,8 @@ fn reports_are_whole_in_a_browser() {
         ("chaos", &["chaos", "--kills", "2", "--stops", "2", "--seconds", "2"]),
         ("sim", &["sim", "--seeds", "0..10", "--kills", "2"]),
         ("bench", &["bench", "put", "--seconds", "0.2"]),
+        ("all", &["bench", "all", "--seconds", "0.2", "--parts", "throughput,growth,memory"]),
+        ("failure", &["bench", "failure", "--seconds", "3"]),
     ] {
         let path = folder.path().join(format!("{name}.html"));
         let report = ["--report", path.to_str().expect("a plain path")];

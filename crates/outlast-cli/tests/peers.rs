@@ -1,4 +1,4 @@
-//! `outlast bench put --peers`: a peer is measured, or left out with its reason, and its processes
+//! `outlast bench` with peers: a peer is measured, or left out with its reason, and its processes
 //! end with the benchmark, whatever ends it. The peer of these tests is a small server that speaks
 //! the language of memcached, so that they need nothing to be installed.
 
@@ -6,12 +6,13 @@ mod common;
 
 use common::{Started, children, is_over, outlast, wait_until};
 use rustix::process::Signal;
+use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 const SERVER: &str = r#"#!/usr/bin/env python3
-import socket, sys
+import socket, sys, threading
 if "--version" in sys.argv:
     print("memcached 0.0.1")
     sys.exit(0)
@@ -19,19 +20,22 @@ server = socket.socket(socket.AF_UNIX)
 path = sys.argv[sys.argv.index("-s") + 1]
 server.bind(path)
 server.listen()
-stream = server.accept()[0].makefile("rwb")
 values = {}
-for line in stream:
-    words = line.split()
-    if words[0] == b"set":
-        values[words[1]] = stream.read(int(words[4]) + 2)
-        stream.write(b"STORED\r\n")
-        if len(values) == 1:
-            open(path + ".busy", "w").close()
-    else:
-        value = values[words[1]]
-        stream.write(b"VALUE %s 0 %d\r\n%sEND\r\n" % (words[1], len(value) - 2, value))
-    stream.flush()
+def serve(stream):
+    for line in stream:
+        words = line.split()
+        if words[0] == b"set":
+            values[words[1]] = stream.read(int(words[4]) + 2)
+            stream.write(b"STORED\r\n")
+            if len(values) == 1:
+                open(path + ".busy", "w").close()
+        else:
+            value = values[words[1]]
+            stream.write(b"VALUE %s 0 %d\r\n%sEND\r\n" % (words[1], len(value) - 2, value))
+        stream.flush()
+while True:
+    stream = server.accept()[0].makefile("rwb")
+    threading.Thread(target=serve, args=(stream,), daemon=True).start()
 "#;
 
 /// Writes the server into a folder.
@@ -49,6 +53,22 @@ fn start(server: &Path, arguments: &[&str]) -> Started {
     command.args(["--sizes", "64", "--keys", "16", "--peers", "memcached"]);
     command.env("MEMCACHED", server).stdin(Stdio::null());
     Started::of(command)
+}
+
+/// Runs a benchmark with the server as a peer, and returns its JSON.
+fn results_of(folder: &Path, arguments: &[&str]) -> Value {
+    let mut command = Command::new(common::OUTLAST);
+    command.arg("bench").args(arguments).args(["--json", "-"]);
+    command.env("MEMCACHED", server(folder)).env("JAVA_HOME", "/no/such/folder");
+    let run = Started::of(command).finish();
+    assert_eq!(run.code(), 0, "{run:?}");
+    serde_json::from_str(&run.stdout).expect("standard output is JSON alone")
+}
+
+/// The rows of a contender.
+fn rows<'a>(report: &'a Value, contender: &str) -> Vec<&'a Value> {
+    let all = report["results"].as_array().expect("a list");
+    all.iter().filter(|row| row["contender"] == contender).collect()
 }
 
 fn folder_of(pid: u32) -> std::path::PathBuf {
@@ -170,4 +190,155 @@ fn the_parts_of_all_benchmarks_have_a_single_report() {
     assert_eq!(run.code(), 2, "{run:?}");
     let run = outlast(&["bench", "all", "--seconds", "-1"]);
     assert_eq!(run.code(), 2, "{run:?}");
+}
+
+#[test]
+fn a_server_that_finds_its_port_in_use_is_left_out_with_what_it_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = folder.path().join("redis-server");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && { echo v=7.0.15; exit 0; }\n\
+                  echo 'bind: Address already in use' >&2\nexit 1\n";
+    std::fs::write(&server, script).expect("written");
+    std::fs::set_permissions(&server, std::fs::Permissions::from_mode(0o700)).expect("set");
+    for arguments in
+        [&["put", "--sizes", "64", "--seconds", "0.1"][..], &["failure", "--seconds", "0.8"]]
+    {
+        let mut command = Command::new(common::OUTLAST);
+        command.arg("bench").args(arguments).args(["--peers", "redis"]);
+        command.env("REDIS_SERVER", &server);
+        let run = Started::of(command).finish();
+        assert_eq!(run.code(), 0, "{run:?}");
+        let line = run.stdout.lines().find(|line| line.starts_with("left out: Redis"));
+        let line = line.unwrap_or_else(|| panic!("{run:?}"));
+        assert!(line.contains("Address already in use"), "{line}");
+    }
+}
+
+#[test]
+fn loads_of_many_callers_are_measured_with_a_peer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let short = ["--seconds", "0.2", "--keys", "16", "--peers", "memcached"];
+    let mixed = results_of(folder.path(), &[&["mixed", "--sizes", "64"], &short[..]].concat());
+    for contender in ["Outlast, by key", "Outlast, by handle", "memcached, one copy"] {
+        let callers: Vec<_> =
+            rows(&mixed, contender).iter().map(|row| row["callers"].as_u64()).collect();
+        assert_eq!(callers, [Some(1), Some(4)], "{contender}: {mixed}");
+    }
+    let rate = results_of(folder.path(), &[&["rate", "--rates", "200"], &short[..]].concat());
+    for contender in ["Outlast put by key", "memcached set, one copy"] {
+        // Calls that were due count, also those that a crowded machine made late.
+        let found = rows(&rate, contender);
+        assert_eq!(found[0]["samples"], 40, "{contender}: {rate}");
+    }
+    let throughput =
+        results_of(folder.path(), &[&["throughput", "--callers", "1,3"], &short[..]].concat());
+    for contender in ["Outlast, members", "Outlast, threads of a member", "memcached set, one copy"]
+    {
+        let found = rows(&throughput, contender);
+        assert_eq!(found.len(), 2, "{contender}: {throughput}");
+        assert!(found.iter().all(|row| row["calls_per_s"].as_f64() > Some(0.0)), "{throughput}");
+    }
+}
+
+#[test]
+fn the_figure_of_the_poster_goes_on_without_java() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = ["poster", "--members", "5", "--replicas", "3", "--sizes", "64"];
+    let poster = results_of(folder.path(), &[&arguments[..], &["--seconds", "0.2"]].concat());
+    for contender in ["Outlast put by handle", "Outlast put by key"] {
+        let found = rows(&poster, contender);
+        let callers: Vec<_> = found.iter().map(|row| row["callers"].as_u64()).collect();
+        assert_eq!(callers, [Some(1), Some(5)], "{poster}");
+        for row in found {
+            assert!(row["p25_ns"].as_u64() > Some(0) && row["replicas"] == 3, "{row}");
+            assert!(row["p25_ns"].as_u64() <= row["p75_ns"].as_u64(), "{row}");
+        }
+    }
+    let remarks = poster["remarks"].to_string();
+    assert!(remarks.contains("left out: Hazelcast: found no Java"), "{remarks}");
+}
+
+#[test]
+fn memory_and_growth_are_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = ["memory", "--keys", "2000", "--peers", "memcached"];
+    let memory = results_of(folder.path(), &arguments);
+    let bytes = rows(&memory, "Outlast")[0]["bytes"].as_u64();
+    // Three copies of 64 bytes with their records.
+    assert!((Some(3 * 64)..Some(3000)).contains(&bytes), "{memory}");
+    assert_eq!(rows(&memory, "memcached").len(), 1, "{memory}");
+    let arguments = ["growth", "--members", "2,5", "--simulated", "4,8", "--seconds", "0.1"];
+    let growth = results_of(folder.path(), &arguments);
+    assert_eq!(rows(&growth, "5 processes").len(), 1, "{growth}");
+    let requests = |name: &str| rows(&growth, name)[0]["messages"].as_f64().unwrap_or(0.0);
+    let (few, more) = (requests("4 simulated members"), requests("8 simulated members"));
+    assert!(few > 3.0 && more < few * 1.5 + 1.0, "{growth}");
+}
+
+#[test]
+fn a_failure_costs_no_write_and_is_repaired() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("failure.html");
+    let path = path.to_str().expect("a plain path");
+    let arguments = ["failure", "--seconds", "2", "--rate", "200", "--report", path];
+    let failure = results_of(folder.path(), &arguments);
+    let courses = failure["courses"].as_array().expect("a list");
+    assert_eq!(courses.len(), 1, "{failure}");
+    let course = &courses[0];
+    assert!(course["lost"] == 0 && course["acked"].as_u64() > Some(50), "{course}");
+    for time in ["first_affected_ns", "others_after_ns", "complete_ns"] {
+        assert!(course[time].as_u64() > Some(0), "{time}: {course}");
+    }
+    assert!(course["from_s"].as_f64() < Some(0.0), "writes begin before the kill: {course}");
+    assert_eq!(rows(&failure, "Outlast").len(), 3, "{failure}");
+    let page = std::fs::read_to_string(path).expect("the report was written");
+    assert!(page.contains("What a failure costs") && page.contains("kill -9"), "{page}");
+}
+
+#[test]
+fn wrong_usage_of_loads_is_refused_before_anything_starts() {
+    for (arguments, named) in [
+        (&["failure", "--peers", "memcached"][..], "memcached"),
+        (&["poster", "--peers", "hazelcast,oracle"], "oracle"),
+        (&["poster", "--members", "4"], "6 replicas need as many members"),
+        (&["mixed", "--seconds", "0"], "above 0"),
+        (&["mixed", "--sizes", "2M"], "at most 1M"),
+        (&["rate", "--rates", "0"], "1..=1000000"),
+        (&["throughput", "--callers", "0"], "1..=64"),
+        (&["memory", "--keys", "5"], "1000..=1000000"),
+        (&["growth", "--simulated", "5000"], "0..=4096"),
+        (&["failure", "--report", "/no/such/folder/failure.html"], "cannot write"),
+        (&["poster", "--report", "/proc/poster.html"], "cannot write"),
+    ] {
+        let run = outlast(&[&["bench"], arguments].concat());
+        assert_eq!(run.code(), 2, "{arguments:?}: {run:?}");
+        assert!(run.stderr.contains(named) && run.stdout.is_empty(), "{arguments:?}: {run:?}");
+    }
+}
+
+#[test]
+fn an_interruption_ends_everything_and_leaves_no_report() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pages = tempfile::tempdir().expect("a folder");
+    let page = pages.path().join("mixed.html");
+    // A shell may have started these tests with SIGINT ignored, which the command would inherit.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", common::OUTLAST]);
+    command.args(["bench", "all", "--parts", "mixed", "--seconds", "60", "--peers", "memcached"]);
+    command.arg("--report").arg(&page).env("MEMCACHED", server(folder.path()));
+    let started = Started::of(command);
+    let mut processes = Vec::new();
+    // The part is a process of its own, and the server and the members are its children.
+    wait_until("the part and its server", || {
+        let parts = children(started.pid());
+        processes = parts.iter().flat_map(|&part| children(part)).chain(parts.clone()).collect();
+        parts.iter().any(|&part| folder_of(part).join("memcached-0/socket.busy").exists())
+    });
+    started.signal(Signal::INT);
+    let run = started.finish();
+    assert_ne!(run.code(), 0, "{run:?}");
+    for process in processes {
+        wait_until("the end of all processes", || is_over(process));
+    }
+    assert_eq!(pages.path().read_dir().expect("a folder").count(), 0, "no part of a report");
 }

@@ -43,6 +43,18 @@ fn doctor_writes_a_table_and_a_file() {
     assert!(run.stderr.contains("/no/such/folder/doctor.json"), "{run:?}");
 }
 
+/// A plug-in that is not there is reported with what to type. Only the mpi engine needs it.
+#[test]
+fn doctor_says_what_to_type_for_a_missing_plugin() {
+    let mut command = std::process::Command::new(common::OUTLAST);
+    let run = command.arg("doctor").env("OUTLAST_MPI_SHIM", "/no/such/plugin.so").output();
+    let run = run.expect("runs");
+    let table = String::from_utf8_lossy(&run.stdout);
+    assert!(table.contains("OUTLAST_MPI_SHIM names /no/such/plugin.so"), "{table}");
+    assert!(table.contains("outlast mpi setup"), "{table}");
+    assert!(table.contains("outlast run -n 4 PROGRAM"), "{table}");
+}
+
 /// A limit that is too low is reported with advice, and the exit status is 1.
 #[test]
 fn doctor_reports_a_low_limit() {

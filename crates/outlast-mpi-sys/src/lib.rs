@@ -10,7 +10,7 @@ mod compile;
 mod plugin;
 
 pub use compile::{compile, wrappers};
-pub use plugin::{FILE_NAME, VARIABLE, in_cache, in_checkout, load};
+pub use plugin::{FILE_NAME, Plugin, VARIABLE, in_cache, in_checkout, inspect, load};
 
 use plugin::loaded;
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -33,6 +33,15 @@ pub(crate) fn loaded() -> &'static Shim {
     SHIM.get().expect("`load` comes before all other calls")
 }
 
+/// A plug-in that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plugin {
+    /// The file.
+    pub path: PathBuf,
+    /// The MPI that it was compiled for, and that this process runs with: `Open MPI v5.0.11`.
+    pub mpi: String,
+}
+
 /// Loads the plug-in, unless that is done. An error says what is wrong and what to type.
 pub fn load() -> Result<(), String> {
     static LOADING: Mutex<()> = Mutex::new(());
@@ -40,12 +49,15 @@ pub fn load() -> Result<(), String> {
     if SHIM.get().is_some() {
         return Ok(());
     }
-    let path = find()?;
-    let shim = open(&path).map_err(|reason| {
-        format!("the plug-in for MPI {} cannot be used: {reason}", path.display())
-    })?;
+    let (shim, _) = find().and_then(open).map_err(|reason| format!("{reason}; {ADVICE}"))?;
     let _ = SHIM.set(shim);
     Ok(())
+}
+
+/// The plug-in that `load` takes, or the reason for which it takes none. It is loaded for that.
+pub fn inspect() -> Result<Plugin, String> {
+    let (_, plugin) = find().and_then(open)?;
+    Ok(plugin)
 }
 
 /// What to type to get a plug-in.
@@ -60,14 +72,14 @@ fn find() -> Result<PathBuf, String> {
         return if named.exists() {
             Ok(named)
         } else {
-            Err(format!("{VARIABLE} names {}, which does not exist; {ADVICE}", named.display()))
+            Err(format!("{VARIABLE} names {}, which does not exist", named.display()))
         };
     }
     let places = places();
     let found = places.iter().find(|path| path.exists()).cloned();
     found.ok_or_else(|| {
         let places: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
-        format!("there is no plug-in for MPI at {}; {ADVICE}", places.join(", "))
+        format!("there is no plug-in for MPI at {}", places.join(", "))
     })
 }
 
@@ -117,23 +129,31 @@ fn own_folder() -> Option<PathBuf> {
 
 /// Opens the plug-in, and checks that it is of this interface and that its MPI is the one that it
 /// was compiled for.
-fn open(path: &Path) -> Result<Shim, String> {
+fn open(path: PathBuf) -> Result<(Shim, Plugin), String> {
+    match open_checked(&path) {
+        Ok((shim, mpi)) => Ok((shim, Plugin { path, mpi })),
+        Err(reason) => {
+            Err(format!("the plug-in for MPI {} cannot be used: {reason}", path.display()))
+        }
+    }
+}
+
+fn open_checked(path: &Path) -> Result<(Shim, String), String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a null character")?;
     // SAFETY: the plug-in has no constructors of its own; those of Open MPI may run at any time.
     // Its names stay local, so that they do not get in the way of the program's own MPI.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
-        return Err(format!("{}; {ADVICE}", last_error()));
+        return Err(last_error());
     }
-    let interface = symbol(library, c"outlast_mpi_interface")
-        .map_err(|_| format!("it is no plug-in of Outlast; {ADVICE}"))?;
+    let interface =
+        symbol(library, c"outlast_mpi_interface").map_err(|_| "it is no plug-in of Outlast")?;
     // SAFETY: the function of this name has this type in every version of the shim.
     let interface = unsafe { std::mem::transmute::<*mut c_void, Interface>(interface) };
     let interface = interface();
     if interface != INTERFACE {
         return Err(format!(
-            "it is of another version of Outlast (interface {interface}, and not {INTERFACE}); \
-             {ADVICE}"
+            "it is of another version of Outlast (interface {interface}, and not {INTERFACE})"
         ));
     }
     // SAFETY: the plug-in has the interface of this crate.
@@ -154,10 +174,10 @@ fn open(path: &Path) -> Result<Shim, String> {
         let runs: String = text.lines().next().unwrap_or("").chars().take(80).collect();
         return Err(format!(
             "it was compiled for Open MPI {major}.{minor}, and this process runs with another MPI \
-             ({runs}); compile it with the mpicc of that MPI: {ADVICE}"
+             ({runs}); compile it with the mpicc of that MPI"
         ));
     }
-    Ok(shim)
+    Ok((shim, text.split(',').next().unwrap_or_default().to_string()))
 }
 
 /// The address of a function of the plug-in.

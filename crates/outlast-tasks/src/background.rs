@@ -17,10 +17,15 @@ use std::time::Duration;
 /// The interval of the background's own work during a run.
 const INTERVAL: Duration = Duration::from_millis(20);
 
+/// How long `close` waits for the service before it looks again.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// What the worker and the background of a member share.
 ///
 /// The orderings: `run` and `slots_told` are written with release after the put that they stand
-/// for, and read with acquire. The other numbers are hints or counts, and need no order.
+/// for, and read with acquire. `is_closed` and `is_serving` are sequentially consistent: either the
+/// service sees that the runtime is closed, or `close` sees the service. The other numbers are
+/// hints or counts, and need no order.
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) keys: Keys,
@@ -40,11 +45,15 @@ pub(crate) struct Shared {
     dead_done: AtomicU64,
     pub(crate) reopened: AtomicU64,
     pub(crate) is_closed: AtomicBool,
+    /// Whether the service runs now. It may begin an activity.
+    is_serving: AtomicBool,
     /// Whether this member opens the tasks of the dead again.
     has_heirs: bool,
     pub(crate) listener: Option<Listener>,
     info: Mutex<WorkerInfo>,
     activity: Mutex<Option<Activity>>,
+    /// Open tasks that the board had no room for.
+    without_hint: Mutex<Vec<TaskId>>,
 }
 
 impl Shared {
@@ -69,10 +78,12 @@ impl Shared {
             dead_done: AtomicU64::new(0),
             reopened: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
+            is_serving: AtomicBool::new(false),
             has_heirs: options.has_heirs,
             listener: options.listener.clone(),
             info: Mutex::new(info),
             activity: Mutex::default(),
+            without_hint: Mutex::default(),
         }
     }
 
@@ -91,12 +102,19 @@ impl Shared {
         }
     }
 
-    /// Waits until no activity of the background runs.
-    pub(crate) fn wait_for_activity(&self, job: &Job) {
-        let activity = lock(&self.activity).take();
-        if let Some(activity) = activity {
-            job.wait_for(&activity, job.now().after(job.time_limit()));
+    /// Ends the background's work for this runtime, and waits until nothing of it runs. `false` if
+    /// it still runs after the job's time limit.
+    pub(crate) fn close(&self, job: &Job) -> bool {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let until = job.now().after(job.time_limit());
+        while self.is_serving.load(Ordering::SeqCst) {
+            if job.now() >= until || job.has_ended() {
+                return false;
+            }
+            job.sleep(PAUSE);
         }
+        let activity = lock(&self.activity).take();
+        activity.is_none_or(|activity| job.wait_for(&activity, until))
     }
 
     /// The step `reopen`, for the owner of the records: opens the tasks again that dead workers
@@ -116,6 +134,7 @@ impl Shared {
         // The root has no owner: the lowest living member opens it again, and so does every idle
         // worker.
         let mut is_any = view.living().next() == Some(me) && self.reopen_root(job, run)?;
+        lock(&self.without_hint).clear();
         for (owner, slots) in owners {
             for slot in 0..slots {
                 let key = self.keys.slot(owner.0, slot);
@@ -137,7 +156,9 @@ impl Shared {
                 {
                     continue;
                 }
-                self.boards.advertise(id);
+                if !self.boards.advertise(id) {
+                    lock(&self.without_hint).push(id);
+                }
                 is_any = true;
             }
         }
@@ -145,6 +166,23 @@ impl Shared {
             view.living().for_each(|member| drop(job.ring(member)));
         }
         Ok(())
+    }
+
+    /// Writes hints about tasks for which the board had no room before. A task that is done by now,
+    /// or that belongs to another run, is a stale hint as any other.
+    fn advertise_the_rest(&self, job: &Job) {
+        let waiting = std::mem::take(&mut *lock(&self.without_hint));
+        if waiting.is_empty() || mutant("hints-once") {
+            return;
+        }
+        let count = waiting.len();
+        let mut left = waiting.into_iter().skip_while(|&id| self.boards.advertise(id));
+        let left: Vec<TaskId> = left.by_ref().collect();
+        let is_any = left.len() < count;
+        lock(&self.without_hint).extend(left);
+        if is_any {
+            job.view().living().for_each(|member| drop(job.ring(member)));
+        }
     }
 
     /// Opens the root of a run again if its holder is dead; returns whether this call did.
@@ -199,9 +237,22 @@ pub(crate) struct Background(pub(crate) Arc<Shared>);
 
 impl Service for Background {
     fn run(&self, job: &Job) -> Time {
+        self.0.is_serving.store(true, Ordering::SeqCst);
+        let until = self.serve(job);
+        self.0.is_serving.store(false, Ordering::SeqCst);
+        until
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_closed.load(Ordering::SeqCst)
+    }
+}
+
+impl Background {
+    fn serve(&self, job: &Job) -> Time {
         let shared = &self.0;
         let run = shared.run.load(Ordering::Acquire);
-        if shared.is_closed.load(Ordering::Acquire) || run == 0 {
+        if shared.is_closed.load(Ordering::SeqCst) || run == 0 {
             return Time::NEVER;
         }
         let looks = shared.looks.load(Ordering::Relaxed);
@@ -209,6 +260,7 @@ impl Service for Background {
             shared.countdown.store(0, Ordering::Relaxed);
         }
         shared.boards.show_life();
+        shared.advertise_the_rest(job);
         let epoch = job.epoch().0;
         let done = shared.dead_done.load(Ordering::Acquire);
         let is_asked_once = mutant("heir-asked-once") && done >= done_word(run, 0);

@@ -22,7 +22,8 @@ pub trait Bag: Serialize + DeserializeOwned + 'static {
     /// What the bag computes.
     type Output: Serialize + DeserializeOwned + 'static;
 
-    /// Does a small piece of the work; returns whether there is more.
+    /// Does a small piece of the work; returns whether there is more. It may be called when nothing
+    /// is left: a bag that was saved at its end goes on there after a death.
     fn step(&mut self) -> bool;
 
     /// Takes about half of the work out, if there is enough.
@@ -92,6 +93,8 @@ impl Cx<'_> {
         while bag.step() {
             self.tick();
             if worker.is_asked.take()
+                && worker.slots.borrow().has_room()
+                && !worker.is_without_room()
                 && let Some(part) = bag.split()
             {
                 let bytes = worker.encoded(B::NAME, postcard::to_stdvec(&part));
@@ -116,11 +119,19 @@ impl Cx<'_> {
             let output = worker.output(B::NAME, id, outcome);
             bag.merge(output.unwrap_or_else(|error| fail_with(error)));
             state.parts.remove(0);
+            worker.mark_merged(id);
             if mutant("part-covered-early") {
                 worker.slots.borrow_mut().free(|used| used.id == id);
             } else {
                 state.merged.push(id);
             }
+        }
+        if !state.merged.is_empty() {
+            // From then on no progress lists a part, and all the bag's slots can be used again.
+            self.save_bag(&mut state, &bag);
+        }
+        if let Some(slot) = state.slot.filter(|_| state.merged.is_empty()) {
+            worker.forget_parts(slot);
         }
         bag.finish()
     }
@@ -132,8 +143,11 @@ impl Cx<'_> {
             let mut path = state.path.clone();
             path.push(PathStep::new(state.next, Side::Right));
             state.next += 1;
-            let (parent, content) = (state.parent, Content::Part);
-            let used = Use { id, parent, path: path.clone(), content, blobs: Vec::new() };
+            let (parent, content) = (state.parent, Content::Part { is_merged: false });
+            let (path_of_use, blobs) = (path.clone(), Vec::new());
+            // A hint comes with the record.
+            let (has_bag, has_hint) = (true, true);
+            let used = Use { id, parent, path: path_of_use, content, has_bag, has_hint, blobs };
             worker.slots.borrow_mut().set(used);
             state.parts.push(BagPart { id, bag: Some(bytes.clone()) });
             let is_given = self.save_bag(state, bag)
@@ -145,13 +159,16 @@ impl Cx<'_> {
                 return;
             }
             state.parts.pop();
+            worker.mark_merged(id);
             state.merged.push(id);
         }
         let mut part: B = match postcard::from_bytes(&bytes) {
             Ok(part) => part,
             Err(error) => panic!("a part of bag {} cannot be decoded: {error}", B::NAME),
         };
-        while part.step() {}
+        while part.step() {
+            worker.fork_begins(self.frame);
+        }
         bag.merge(part.finish());
     }
 
@@ -166,8 +183,8 @@ impl Cx<'_> {
         state.slot = Some(slot);
         worker.unsaved.set(state.saved_at);
         let merged = std::mem::take(&mut state.merged);
-        let blobs = worker.slots.borrow_mut().free(|used| merged.contains(&used.id));
-        worker.delete(blobs);
+        let freed = worker.slots.borrow_mut().free(|used| merged.contains(&used.id));
+        worker.delete(freed.blobs);
         true
     }
 }

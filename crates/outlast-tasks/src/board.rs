@@ -20,11 +20,16 @@ const LIFELINES: usize = 12;
 
 /// The word that the background of a member counts up while the member is not stopped.
 const ALIVE: usize = 0;
-/// The number of the last run that is over, as far as this member was told.
+/// The number of the last run that is over, as far as this member was told. It is a hint, as all
+/// else: the root's record says whether a run is over.
 const OVER: usize = 1;
 /// The hungry workers: their number plus 1, or 0.
 const HUNGRY: usize = 2;
-const FIRST_HINT: usize = 16;
+/// The run that this member is in, or 0.
+const RUN: usize = HUNGRY + LIFELINES;
+/// The number of the session that the board belongs to.
+const SESSION: usize = RUN + 1;
+const FIRST_HINT: usize = SESSION + 1;
 const WORDS: usize = FIRST_HINT + HINTS;
 
 /// A hint: an open task. The word has 16 bits each for the worker and the slot, and the lower half
@@ -58,6 +63,15 @@ pub(crate) struct Look {
     pub(crate) hungry: Vec<MemberId>,
 }
 
+/// What a member shows of itself on its board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sign {
+    /// A number that grows while the member is in a run and not stopped.
+    pub(crate) life: u64,
+    /// The run that the member is in, or 0.
+    pub(crate) run: u64,
+}
+
 /// The boards of all members, as a member reaches them.
 #[derive(Clone)]
 pub(crate) struct Boards {
@@ -78,8 +92,31 @@ impl Boards {
         Boards { job: job.clone(), offsets }
     }
 
-    pub(crate) fn release(&self) {
-        self.job.release(self.at(self.job.me(), 0), WORDS as u64 * 8);
+    /// Gives a board back that no member writes to any more. Between hosts a put that was given up
+    /// may still land, so there the bytes stay reserved until the job ends.
+    pub(crate) fn release(job: &Job, board: u64) {
+        if job.is_mapped() {
+            job.release(board, WORDS as u64 * 8);
+        }
+    }
+
+    /// Writes the number of a session to the own board.
+    pub(crate) fn mark(job: &Job, board: u64, session: u64) -> outlast::engine::Result<()> {
+        job.put(Epoch::ANY, job.me(), board + SESSION as u64 * 8, &session.to_le_bytes())
+    }
+
+    /// The number of the session that a member's board belongs to. Any number or an error if there
+    /// is no board at this offset.
+    pub(crate) fn session_at(
+        job: &Job,
+        member: MemberId,
+        board: u64,
+    ) -> outlast::engine::Result<u64> {
+        job.load(Epoch::ANY, member, board.saturating_add(SESSION as u64 * 8))
+    }
+
+    pub(crate) fn offset_of(&self, member: MemberId) -> u64 {
+        self.at(member, 0)
     }
 
     fn at(&self, member: MemberId, word: usize) -> u64 {
@@ -111,17 +148,17 @@ impl Boards {
         }
     }
 
-    /// Writes a hint to the own board, if there is room.
-    pub(crate) fn advertise(&self, id: TaskId) {
+    /// Writes a hint to the own board; returns whether there was room.
+    pub(crate) fn advertise(&self, id: TaskId) -> bool {
         let me = self.job.me();
         let hint = Hint::new(id);
         for word in FIRST_HINT..WORDS {
             let swap = self.job.compare_and_swap(Epoch::ANY, me, self.at(me, word), 0, hint.0);
-            if swap != Ok(0) {
-                continue;
+            if swap == Ok(0) {
+                return true;
             }
-            return;
         }
+        false
     }
 
     /// Takes the hint about a task off the own board.
@@ -189,14 +226,21 @@ impl Boards {
         let _ = self.job.fetch_add(Epoch::ANY, me, self.at(me, ALIVE), 1);
     }
 
-    /// A member's sign of life, if the member answers soon.
-    pub(crate) fn sign_of_life(&self, member: MemberId) -> Option<u64> {
-        let load = Operation::Load { offset: self.at(member, ALIVE) };
-        let pending = self.job.start(Epoch::ANY, member, load);
-        match self.finish(vec![pending]).pop().flatten() {
-            Some(Done::Word(word)) => Some(word),
-            _ => None,
-        }
+    /// Tells the run that this member is in, or 0.
+    pub(crate) fn tell_run(&self, run: u64) {
+        let me = self.job.me();
+        let _ = self.job.put(Epoch::ANY, me, self.at(me, RUN), &run.to_le_bytes());
+    }
+
+    /// What a member shows of itself, if the member answers soon.
+    pub(crate) fn sign_of(&self, member: MemberId) -> Option<Sign> {
+        let operation = Operation::Get { offset: self.at(member, ALIVE), len: (RUN + 1) * 8 };
+        let pending = self.job.start(Epoch::ANY, member, operation);
+        let Some(Done::Get(bytes)) = self.finish(vec![pending]).pop().flatten() else {
+            return None;
+        };
+        let mut words = words_of(&bytes);
+        Some(Sign { life: words.next()?, run: words.nth(RUN - ALIVE - 1)? })
     }
 
     /// Polls operations until all are done, or their targets do not answer in time.

@@ -8,7 +8,7 @@ use crate::record::{Blob, Keys, Outcome, Record, State, TaskId};
 use crate::resume::Memory;
 use crate::slots::Content;
 use crate::steps::{Step, mutant, within};
-use crate::worker::{ChildFailed, RunOver, Worker};
+use crate::worker::{Change, ChildFailed, RunOver, Worker};
 use outlast::MemberId;
 use outlast::store::Version;
 use std::any::Any;
@@ -37,13 +37,15 @@ pub(crate) enum Claim {
 
 impl Worker {
     /// The step `claim`: makes this worker the holder of an open task whose record was read.
-    /// `is_idle` says that nothing is on the worker's stack.
+    /// `is_idle` says that nothing is on the worker's stack, `is_thief` that nothing hangs on the
+    /// claim: a thief does without it if the store has no room for it.
     pub(crate) fn claim_read(
         &self,
         id: TaskId,
         mut record: Record,
         mut version: Version,
         is_idle: bool,
+        is_thief: bool,
     ) -> Claim {
         match record.state {
             State::Open => {}
@@ -66,10 +68,25 @@ impl Worker {
         }
         let step = within(Step::Claim);
         record.state = State::Held(self.me);
-        version = if mutant("claim-unconditional") {
+        let claimed = if mutant("claim-unconditional") {
             let entry = crate::record::Entry::Task(record.clone());
-            self.insist(|| self.handle(id).put(&crate::record::encode(&entry)))
-        } else if let Some(version) = self.insist_on_condition(id, &record, version) {
+            Some(self.insist(|| self.handle(id).put(&crate::record::encode(&entry))))
+        } else if is_thief {
+            match self.change(id, &record, version) {
+                Change::Made(version) => {
+                    self.note_room(true);
+                    Some(version)
+                }
+                Change::Conflict => None,
+                Change::NoRoom => {
+                    self.note_room(false);
+                    return Claim::NotNow;
+                }
+            }
+        } else {
+            self.insist_on_condition(id, &record, version)
+        };
+        version = if let Some(version) = claimed {
             version
         } else {
             // A try without an answer may have happened: nobody else writes held(me).
@@ -139,7 +156,12 @@ impl Worker {
             return self.complete(&mut hold, Outcome::Failed(TaskError::Unregistered { task }));
         };
         let Some(arguments) = self.fetch(id, hold.record.arguments.clone(), "in") else {
-            // The arguments are deleted when nobody wants the task any more.
+            // The arguments are deleted when nobody wants the task any more. An unfinished task
+            // would keep the next life of its parent waiting.
+            if !mutant("unjoined-not-withdrawn") {
+                hold.record.state = State::Withdrawn;
+                self.insist_on_condition(id, &hold.record, hold.version);
+            }
             return;
         };
         let unsaved = self.unsaved.get();
@@ -169,7 +191,7 @@ impl Worker {
             Err(error) => self.complete(&mut hold, Outcome::Failed(error)),
         });
         // All that the task has forked is covered by its result.
-        let mut blobs = self.slots.borrow_mut().free(|used| used.parent == id);
+        let mut blobs = self.slots.borrow_mut().free(|used| used.parent == id).blobs;
         blobs.extend(hold.memory.take().map_or(Vec::new(), |memory| memory.blobs));
         self.delete(blobs);
         self.unsaved.set(unsaved);
@@ -270,24 +292,47 @@ impl Worker {
 
     /// Withdraws the tasks that a task has shared and not joined: nobody wants their outputs.
     fn withdraw_unjoined(&self, parent: TaskId) {
-        let unjoined = self.slots.borrow().unjoined(parent);
+        let unjoined = self.slots.borrow().unjoined(|used| used.parent == parent);
         for id in unjoined {
             self.withdraw(id);
         }
     }
 
     /// Withdraws a task. Its holder, if it has one, finds out when it puts its result, or asks.
-    pub(crate) fn withdraw(&self, id: TaskId) {
+    /// `false` if the store has no room for that.
+    pub(crate) fn withdraw(&self, id: TaskId) -> bool {
         self.boards.unadvertise(id);
         while let Some((mut record, version)) = self.read(id) {
             if record.state.is_final() {
                 break;
             }
             record.state = State::Withdrawn;
-            if self.insist_on_condition(id, &record, version).is_some() {
-                self.count(|counts| &counts.withdrawn);
-                break;
+            match self.change(id, &record, version) {
+                Change::Made(_) => {
+                    self.count(|counts| &counts.withdrawn);
+                    break;
+                }
+                Change::Conflict => {}
+                Change::NoRoom => return false,
             }
+        }
+        true
+    }
+
+    /// Marks the own slot of a part of a bag as merged: its output is used, and kept until a
+    /// progress does not list the part any more.
+    pub(crate) fn mark_merged(&self, id: TaskId) {
+        let mut slots = self.slots.borrow_mut();
+        let used = (id.worker == self.me).then(|| slots.get_mut(id.slot)).flatten();
+        if let Some(used) = used.filter(|used| used.id == id) {
+            used.content = Content::Part { is_merged: true };
+        }
+    }
+
+    /// Notes that the progress in an own slot lists no parts of a bag.
+    pub(crate) fn forget_parts(&self, slot: u32) {
+        if let Some(used) = self.slots.borrow_mut().get_mut(slot) {
+            used.has_bag = false;
         }
     }
 

@@ -2,10 +2,10 @@
 
 use crate::error::TaskError;
 use crate::frame::{Frame, Sharing};
-use crate::record::{Outcome, PathStep, Saved, Side, TaskId, hash};
+use crate::record::{Blob, Outcome, PathStep, Saved, Side, TaskId, encode, hash, hash_of_fork};
 use crate::resume::Node;
 use crate::scope::{Scope, Spawns};
-use crate::slots::Content;
+use crate::slots::is_inside;
 use crate::steps::{Step, mutant, within};
 use crate::task::{AllOf, Half, Offer, Sum, SumOf, Task};
 use crate::worker::{ChildFailed, Saving, Worker};
@@ -13,6 +13,7 @@ use outlast::MemberId;
 use outlast::store::Store;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::any::type_name;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
@@ -54,7 +55,7 @@ impl<'a> Cx<'a> {
     /// If either of them panics. [`Cx::try_join`] returns an error in place of that.
     #[inline]
     pub fn join<A: Task, B: Task>(&mut self, a: A, b: B) -> (A::Output, B::Output) {
-        self.fork(|cx| a.run(cx), b)
+        self.fork(A::NAME, |cx| a.run(cx), b)
     }
 
     /// Runs a closure here and a task, possibly at the same time.
@@ -64,7 +65,7 @@ impl<'a> Cx<'a> {
         L: Serialize + DeserializeOwned,
         B: Task,
     {
-        self.fork(left, b)
+        self.fork(type_name::<L>(), left, b)
     }
 
     /// Runs `a` and `b`, as [`Cx::join`] does. A task that panicked or is poisoned is an error.
@@ -79,7 +80,7 @@ impl<'a> Cx<'a> {
                 .map_err(|payload| worker.failure(A::NAME, payload))
         };
         let number = self.next;
-        self.fork_with(left, b, |cx, right| match right {
+        self.fork_with(A::NAME, left, b, |cx, right| match right {
             Right::Here(b) => {
                 let frame = Frame::right(cx.frame, number);
                 let memory = cx.below(number, Side::Right);
@@ -94,26 +95,57 @@ impl<'a> Cx<'a> {
     /// Runs tasks of a type, possibly at the same time; returns their outputs in order.
     pub fn all<T: Task + Clone>(&mut self, tasks: &[T]) -> Vec<T::Output> {
         match tasks {
+            [task] => vec![self.run_alone(task.clone())],
+            _ => self.all_here(tasks),
+        }
+    }
+
+    /// [`Cx::all`] in a strand that has nothing else.
+    pub(crate) fn all_here<T: Task + Clone>(&mut self, tasks: &[T]) -> Vec<T::Output> {
+        match tasks {
             [] => Vec::new(),
             [task] => vec![task.clone().run(self)],
             _ => {
                 let (left, right) = tasks.split_at(tasks.len().div_ceil(2));
-                let (mut outputs, right) = self.fork(|cx| cx.all(left), AllOf(right));
+                let all = |cx: &mut Cx<'_>| cx.all_here(left);
+                let (mut outputs, right) = self.fork(T::NAME, all, AllOf(right));
                 outputs.extend(right);
                 outputs
             }
         }
     }
 
+    /// Runs a task here, in a strand of its own: its states and forks must not mix with those of
+    /// the task that calls it.
+    fn run_alone<T: Task>(&mut self, task: T) -> T::Output {
+        if mutant("single-in-strand") {
+            return task.run(self);
+        }
+        let number = self.next;
+        self.next = number + 1;
+        let frame = Frame::right(self.frame, number);
+        let memory = self.below(number, Side::Right);
+        task.run(&mut Cx::new(self.worker, &frame, memory))
+    }
+
     /// Runs tasks of a type, possibly at the same time; returns the sum of their outputs. The shape
     /// of the sum depends on the number of tasks alone.
     pub fn sum<T: Task<Output: Sum> + Clone>(&mut self, tasks: &[T]) -> T::Output {
+        match tasks {
+            [task] => self.run_alone(task.clone()),
+            _ => self.sum_here(tasks),
+        }
+    }
+
+    /// [`Cx::sum`] in a strand that has nothing else.
+    pub(crate) fn sum_here<T: Task<Output: Sum> + Clone>(&mut self, tasks: &[T]) -> T::Output {
         match tasks {
             [] => Sum::zero(),
             [task] => task.clone().run(self),
             _ => {
                 let (left, right) = tasks.split_at(tasks.len().div_ceil(2));
-                let (left, right) = self.fork(|cx| cx.sum(left), SumOf(right));
+                let sum = |cx: &mut Cx<'_>| cx.sum_here(left);
+                let (left, right) = self.fork(T::NAME, sum, SumOf(right));
                 left.add(right)
             }
         }
@@ -155,15 +187,12 @@ impl<'a> Cx<'a> {
         worker.unsaved.set(self.saved_at);
         // The forks of this strand so far, and all that is inside them, are covered.
         let next = self.next;
-        let blobs = worker.slots.borrow_mut().free(|used| {
-            used.parent == parent
-                && used.id.slot != slot
-                && used.path.len() > path.len()
-                && used.path.starts_with(&path)
+        let has_bag = worker.free_covered(|used| {
+            used.id.slot != slot
+                && is_inside(used, parent, &path)
                 && used.path[path.len()].number() < next
-                && used.content != Content::Part
         });
-        worker.delete(blobs);
+        worker.note_bag(slot, has_bag);
     }
 
     /// The newest state that an earlier life of the task has saved in this strand, if any. It has
@@ -220,7 +249,12 @@ impl<'a> Cx<'a> {
 
     /// The fork: runs the left half here, then the right half, unless another worker has taken it.
     #[inline]
-    fn fork<L, B>(&mut self, left: impl FnOnce(&mut Cx<'_>) -> L, right: B) -> (L, B::Output)
+    fn fork<L, B>(
+        &mut self,
+        name: &'static str,
+        left: impl FnOnce(&mut Cx<'_>) -> L,
+        right: B,
+    ) -> (L, B::Output)
     where
         L: Serialize + DeserializeOwned,
         B: Half,
@@ -242,11 +276,11 @@ impl<'a> Cx<'a> {
                 return (left, right);
             }
             let sharing = frame.sharing();
-            let joined = worker.end_left(&frame, &left, &right, sharing, None);
+            let joined = worker.end_left(&frame, name, &left, &right, sharing, None);
             let right = self.right(number, right, joined);
             return (left, right);
         }
-        self.fork_with(left, right, |cx, half| match half {
+        self.fork_with(name, left, right, |cx, half| match half {
             Right::Here(right) => cx.right(number, right, None),
             Right::Elsewhere(id, outcome) => {
                 let name = "a right half";
@@ -279,6 +313,7 @@ impl<'a> Cx<'a> {
     #[inline(never)]
     fn fork_with<L, B, R>(
         &mut self,
+        name: &'static str,
         left: impl FnOnce(&mut Cx<'_>) -> L,
         right: B,
         finish: impl FnOnce(&mut Cx<'_>, Right<B>) -> R,
@@ -301,7 +336,7 @@ impl<'a> Cx<'a> {
         if earlier.is_some() || (is_below && !mutant("share-over-records")) {
             frame.set_sharing(Sharing::NotOffered);
         }
-        let saved = left_node.and_then(|node| worker.saved_left(node, &right));
+        let saved = left_node.and_then(|node| worker.saved_left(node, name, &right));
         let left = match saved {
             Some(left) => left,
             None => {
@@ -310,7 +345,8 @@ impl<'a> Cx<'a> {
             }
         };
         let sharing = frame.sharing();
-        let joined = worker.end_left(&frame, &left, &right, sharing, earlier.map(|(id, _)| id));
+        let earlier = earlier.map(|(id, _)| id);
+        let joined = worker.end_left(&frame, name, &left, &right, sharing, earlier);
         let half = match joined {
             Some((id, outcome)) => Right::Elsewhere(id, outcome),
             None => Right::Here(right),
@@ -362,6 +398,7 @@ impl Worker {
     fn end_left<L: Serialize>(
         &self,
         frame: &Frame<'_>,
+        name: &'static str,
         left: &L,
         right: &dyn Offer,
         sharing: Sharing,
@@ -372,7 +409,7 @@ impl Worker {
             if is_saved.replace(true) || !self.options.is_resilient {
                 return;
             }
-            self.charged(|| self.save_left(frame, left, right));
+            self.charged(|| self.save_left(frame, name, left, right));
         };
         let unsaved = self.unsaved.get() - frame.unsaved;
         if unsaved >= self.half_beat.get() {
@@ -406,6 +443,13 @@ impl Worker {
                 continue;
             }
             self.boards.unadvertise(id);
+            if let Some(Outcome::Output(Blob::External { writer, .. })) = &outcome
+                && !is_own
+                && !self.is_there(&self.keys.blob(id, *writer, "out"))
+            {
+                // A saved left half had covered it, and was forgotten for want of a slot.
+                return None;
+            }
             if let Some(outcome) = &outcome {
                 self.mark_joined(id, outcome);
             }
@@ -414,24 +458,47 @@ impl Worker {
     }
 
     /// The step `save_left`: puts the output of a left half, and frees the slots inside it.
-    fn save_left<L: Serialize>(&self, frame: &Frame<'_>, left: &L, right: &dyn Offer) {
+    fn save_left<L: Serialize>(&self, frame: &Frame<'_>, name: &str, left: &L, right: &dyn Offer) {
         let output = self.encoded("a left half", postcard::to_stdvec(left));
-        let right = hash(&self.encoded(right.name(), right.encode()));
+        let fork = self.hash_of_left(name, right);
         let side = if mutant("left-under-right") { Side::Right } else { Side::Left };
         let (parent, path) = frame.half(side);
-        if self.save(parent, path.clone(), None, Saving::Left { right, output }).is_some() {
-            let blobs = self.slots.borrow_mut().free_inside(parent, &path);
-            self.delete(blobs);
+        if let Some(slot) = self.save(parent, path.clone(), None, Saving::Left { fork, output }) {
+            let has_bag = self.free_covered(|used| is_inside(used, parent, &path));
+            self.note_bag(slot, has_bag);
         }
+    }
+
+    /// Notes whether the progress in an own slot has covered parts of a bag.
+    fn note_bag(&self, slot: u32, has_bag: bool) {
+        if let Some(used) = self.slots.borrow_mut().get_mut(slot) {
+            used.has_bag |= has_bag;
+        }
+    }
+
+    /// The hash by which the right halves of two lives are compared.
+    fn hash_of_right(&self, right: &dyn Offer) -> u64 {
+        let number = self.options.registry.number(right).unwrap_or(u32::MAX);
+        hash_of_fork(number, hash(&self.encoded(right.name(), right.encode())))
+    }
+
+    /// The hash by which the left halves of two lives are compared. A left half has run when it is
+    /// saved, so its arguments are gone: its name, and its right half, stand for it.
+    fn hash_of_left(&self, name: &str, right: &dyn Offer) -> u64 {
+        let name = if mutant("task-number-ignored") { "" } else { name };
+        hash(&encode(&(name, self.hash_of_right(right))))
     }
 
     /// The output of a left half that an earlier life has saved, if it was the left half of an
     /// equal fork.
-    fn saved_left<L: DeserializeOwned>(&self, node: &Node, right: &dyn Offer) -> Option<L> {
+    fn saved_left<L: DeserializeOwned>(
+        &self,
+        node: &Node,
+        name: &str,
+        right: &dyn Offer,
+    ) -> Option<L> {
         let found = node.left.as_ref()?;
-        if hash(&self.encoded(right.name(), right.encode())) != found.right
-            && !mutant("arguments-not-compared")
-        {
+        if self.hash_of_left(name, right) != found.fork && !mutant("arguments-not-compared") {
             self.diverge(right.name());
             return None;
         }
@@ -441,11 +508,9 @@ impl Worker {
         Some(left)
     }
 
-    /// Whether the task of an earlier life has the arguments of this life's right half.
-    pub(crate) fn is_equal(&self, right: &dyn Offer, id: TaskId, arguments: u64) -> bool {
-        if hash(&self.encoded(right.name(), right.encode())) == arguments
-            || mutant("arguments-not-compared")
-        {
+    /// Whether the task of an earlier life, with this hash, is this life's right half.
+    pub(crate) fn is_equal(&self, right: &dyn Offer, id: TaskId, fork: u64) -> bool {
+        if self.hash_of_right(right) == fork || mutant("arguments-not-compared") {
             return true;
         }
         self.withdraw(id);

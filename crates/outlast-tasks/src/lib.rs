@@ -19,6 +19,7 @@ mod record;
 mod resume;
 mod run;
 mod scope;
+mod session;
 mod slots;
 pub mod steps;
 mod task;

@@ -105,9 +105,9 @@ impl Options {
     }
 
     /// Sets how many tasks a worker may have on its stack before it takes no more tasks but its own
-    /// children; 8 by default.
+    /// children, 1 to 65535; 8 by default.
     pub fn nested(mut self, nested: u32) -> Options {
-        self.nested = nested.max(1);
+        self.nested = nested.clamp(1, 65535);
         self
     }
 

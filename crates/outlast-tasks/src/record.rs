@@ -5,6 +5,7 @@
 //! [`INLINE_LEN_MAX`] have keys of their own, so that a change of state does not copy them.
 
 use crate::error::TaskError;
+use crate::steps::mutant;
 use outlast::MemberId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -142,8 +143,9 @@ pub(crate) struct Record {
 /// What a task has put of its own progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Saved {
-    /// The output of the left half of a fork, with the hash of the right half's arguments.
-    Left { right: u64, output: Blob },
+    /// The output of the left half of a fork, with a hash of the fork: the name of the left half
+    /// and the [`hash_of_fork`] of the right half.
+    Left { fork: u64, output: Blob },
     /// The state of a strand, with the number of the strand's next fork.
     State { next: u32, state: Blob },
     /// What is left of a bag, and the parts that were given away.
@@ -186,6 +188,8 @@ pub(crate) struct WorkerInfo {
     pub(crate) slots: u32,
     /// The last run that it has begun; 0 before the first.
     pub(crate) run: u64,
+    /// It waited for the others in vain when it opened the session. It may come again.
+    pub(crate) has_given_up: bool,
     /// It puts no key of this session any more.
     pub(crate) is_closing: bool,
     /// It has deleted its own slots.
@@ -255,6 +259,13 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
+}
+
+/// The hash by which the forks of two lives are compared: of the task's number in the list and of
+/// its arguments.
+pub(crate) fn hash_of_fork(task: u32, arguments: u64) -> u64 {
+    let task = if mutant("task-number-ignored") { 0 } else { task };
+    hash(&encode(&(task, arguments)))
 }
 
 #[cfg(test)]

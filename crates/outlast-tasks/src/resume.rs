@@ -6,17 +6,19 @@
 //! holders have all of it.
 
 use crate::events::Event;
-use crate::record::{Blob, Entry, Keys, PathStep, Record, Saved, State, TaskId, decode};
-use crate::steps::{Step, within};
+use crate::record::{
+    Blob, Entry, Keys, PathStep, Record, Saved, State, TaskId, decode, hash_of_fork,
+};
+use crate::steps::{Step, mutant, within};
 use crate::worker::Worker;
 use outlast::MemberId;
 use outlast::store::Version;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The output of a left half that an earlier life has saved.
 pub(crate) struct SavedLeft {
-    /// The hash of the right half's arguments.
-    pub(crate) right: u64,
+    /// The hash of the fork; see [`Saved::Left`].
+    pub(crate) fork: u64,
     pub(crate) output: Blob,
     /// The slot that holds it.
     pub(crate) id: TaskId,
@@ -34,7 +36,7 @@ pub(crate) struct Node {
     children: BTreeMap<PathStep, Node>,
     /// At the left half of a fork: its output.
     pub(crate) left: Option<SavedLeft>,
-    /// At the right half of a fork: the task that it was shared as, and the hash of its arguments.
+    /// At the right half of a fork: the task that it was shared as, and its [`hash_of_fork`].
     pub(crate) record: Option<(TaskId, u64)>,
     /// At a strand: its state.
     pub(crate) state: Option<SavedState>,
@@ -72,7 +74,7 @@ impl Memory {
         match entry {
             Entry::Task(record) => {
                 let id = TaskId { worker, slot, generation: record.generation };
-                let hash = record.arguments.hash();
+                let hash = hash_of_fork(record.task, record.arguments.hash());
                 for (blob, what) in
                     [(Some(&record.arguments), "in"), (output_of(&record.state), "out")]
                 {
@@ -84,7 +86,10 @@ impl Memory {
                     self.unfinished.push(id);
                 }
                 if record.state != State::Withdrawn {
-                    self.root.at(&record.path).record = Some((id, hash));
+                    let node = self.root.at(&record.path);
+                    if is_later(node.record.map(|(before, _)| before), id) {
+                        node.record = Some((id, hash));
+                    }
                 }
             }
             Entry::Progress(progress) => {
@@ -92,11 +97,13 @@ impl Memory {
                 let id = TaskId { worker, slot, generation: progress.generation };
                 let node = self.root.at(&progress.path);
                 match progress.saved {
-                    Saved::Left { right, output } => {
+                    Saved::Left { fork, output } => {
                         if let Blob::External { writer, .. } = output {
                             self.blobs.push(keys.blob(id, writer, "saved"));
                         }
-                        node.left = Some(SavedLeft { right, output, id });
+                        if is_later(node.left.as_ref().map(|left| left.id), id) {
+                            node.left = Some(SavedLeft { fork, output, id });
+                        }
                     }
                     saved @ (Saved::State { .. } | Saved::Bag { .. }) => {
                         if let Saved::State { state: blob, .. } | Saved::Bag { rest: blob, .. } =
@@ -105,7 +112,9 @@ impl Memory {
                         {
                             self.blobs.push(keys.blob(id, *writer, "saved"));
                         }
-                        node.state = Some(SavedState { id, saved });
+                        if is_later(node.state.as_ref().map(|state| state.id), id) {
+                            node.state = Some(SavedState { id, saved });
+                        }
                     }
                     Saved::Waits => {}
                 }
@@ -117,6 +126,14 @@ impl Memory {
     pub(crate) fn failed_lives(&self, past: &[u32]) -> usize {
         past.iter().rev().take_while(|worker| !self.progressed.contains(worker)).count()
     }
+}
+
+/// Whether what is in a slot is later than what was found before for its place. Lives are read in
+/// order. In a single life the generation tells: a put without an answer can come up in a slot of
+/// its own, beside what its worker has put later.
+fn is_later(before: Option<TaskId>, id: TaskId) -> bool {
+    let is_older = |before: TaskId| before.worker == id.worker && before.generation > id.generation;
+    !before.is_some_and(is_older)
 }
 
 fn output_of(state: &State) -> Option<&Blob> {
@@ -137,22 +154,60 @@ impl Worker {
         }
         let mut memory = Memory::default();
         for &worker in past {
-            let Some(info) = self.worker_info(worker) else { continue };
-            for slot in 0..info.slots {
-                let key = self.keys.slot(worker, slot);
-                let value = self.insist(|| self.store.get(&key));
-                let entry = value.and_then(|value| decode::<Entry>(value.bytes()));
-                let is_child = match &entry {
-                    Some(Entry::Task(record)) => record.parent == id,
-                    Some(Entry::Progress(progress)) => progress.parent == id,
-                    None => false,
+            self.read_slots(worker, |slot, entry| {
+                let parent = match &entry {
+                    Entry::Task(record) => record.parent,
+                    Entry::Progress(progress) => progress.parent,
                 };
-                if let Some(entry) = entry.filter(|_| is_child) {
+                if parent == id {
                     memory.add(worker, slot, entry, &self.keys);
                 }
-            }
+            });
         }
         Some(memory)
+    }
+
+    /// Reads the slots that a worker has used.
+    fn read_slots(&self, worker: u32, mut visit: impl FnMut(u32, Entry)) {
+        let slots = self.worker_info(worker).map_or(0, |info| info.slots);
+        for slot in 0..slots {
+            let key = self.keys.slot(worker, slot);
+            let value = self.insist(|| self.store.get(&key));
+            if let Some(entry) = value.and_then(|value| decode::<Entry>(value.bytes())) {
+                visit(slot, entry);
+            }
+        }
+    }
+
+    /// The unfinished children that the past holders of a task have left; none if this member does
+    /// not know yet that all of them are dead. `dead` keeps what was read of each past holder: its
+    /// unfinished tasks, each with its parent.
+    pub(crate) fn unfinished_children(
+        &self,
+        id: TaskId,
+        past: &[u32],
+        dead: &mut HashMap<u32, Vec<(TaskId, TaskId)>>,
+    ) -> Vec<TaskId> {
+        if past.iter().any(|&worker| !self.is_dead(worker)) {
+            return Vec::new();
+        }
+        let mut children = Vec::new();
+        for &worker in past {
+            let tasks = dead.entry(worker).or_insert_with(|| {
+                let mut tasks = Vec::new();
+                self.read_slots(worker, |slot, entry| {
+                    if let Entry::Task(record) = entry
+                        && !record.state.is_final()
+                    {
+                        let id = TaskId { worker, slot, generation: record.generation };
+                        tasks.push((id, record.parent));
+                    }
+                });
+                tasks
+            });
+            children.extend(tasks.iter().filter(|(_, parent)| *parent == id).map(|(id, _)| *id));
+        }
+        children
     }
 
     /// Opens a task again whose holder is dead. Whether it was this call does not matter: the
@@ -179,8 +234,40 @@ pub(crate) fn reopened(record: &Record) -> Option<Record> {
     let State::Held(holder) = record.state else { return None };
     let mut opened = record.clone();
     opened.state = State::Open;
-    if !crate::steps::mutant("past-forgotten") {
+    if !mutant("past-forgotten") {
         opened.past.push(holder);
     }
     Some(opened)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Progress;
+
+    fn state(generation: u64, next: u32) -> Entry {
+        let (run, parent, path) = (1, TaskId::root(1), Vec::new());
+        let saved = Saved::State { next, state: Blob::Inline(Vec::new()) };
+        Entry::Progress(Progress { generation, run, parent, path, saved })
+    }
+
+    fn next_fork(memory: &Memory) -> u32 {
+        match &memory.root.state.as_ref().expect("is there").saved {
+            Saved::State { next, .. } => *next,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn of_two_states_of_a_life_the_later_counts_whatever_their_slots_are() {
+        let keys = Keys::new(1);
+        let mut memory = Memory::default();
+        // The put of the earlier state had no answer, and its slot is the higher one.
+        memory.add(3, 0, state(8, 500), &keys);
+        memory.add(3, 4, state(7, 100), &keys);
+        assert_eq!(next_fork(&memory), 500);
+        // Generations of two workers say nothing about each other: the later life counts.
+        memory.add(2, 9, state(1, 501), &keys);
+        assert_eq!(next_fork(&memory), 501);
+    }
 }

@@ -7,32 +7,20 @@ use crate::counts::{Observer, Stats};
 use crate::error::{Error, TaskError};
 use crate::events::Event;
 use crate::options::{Beat, Options};
-use crate::record::{
-    Blob, Entry, Keys, Outcome, Record, State, TaskId, WorkerInfo, decode, encode, hash,
-};
+use crate::record::{Blob, Entry, Outcome, Record, State, TaskId, decode, encode, hash};
+use crate::session::{self, Opened};
 use crate::task::Task;
 use crate::worker::{RunOver, Worker};
-use outlast::store::{Expect, Mode, Store, StoreError, StoreResult};
-use outlast::{Job, MemberId, Time};
-use serde::{Deserialize, Serialize};
+use outlast::MemberId;
+use outlast::store::{Expect, Mode, Store, StoreError};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long a member that is not the lowest leaves it to the lowest to put the root.
 const PATIENCE: Duration = Duration::from_millis(10);
-
-/// What the members compare when they open the runtime.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Session {
-    session: u64,
-    version: String,
-    build: u32,
-    tasks: Vec<String>,
-    options: String,
-}
 
 /// A task runtime over a store.
 ///
@@ -56,7 +44,8 @@ impl std::fmt::Debug for Tasks {
 impl Tasks {
     /// Opens the runtime. All living members call this, and wait for each other within the job's
     /// time limit. [`Error::Differs`] at all of them if they have different tasks, options or
-    /// builds.
+    /// builds; [`Error::Invalid`] if the runtime is open at this member already, or if other
+    /// members have not closed it yet. After a timeout it can be called again.
     pub fn open(store: &Store, options: Options) -> Result<Tasks, Error> {
         let job = store.job();
         if let Some(name) = options.registry.twice() {
@@ -71,36 +60,18 @@ impl Tasks {
         if cfg!(panic = "abort") {
             tracing::warn!("with panic = \"abort\" a task that panics kills its worker");
         }
-        let (session, difference) = agree_on_session(store, &options)?;
-        let keys = Keys::new(session);
-        if let Some(what) = difference {
-            let said = format!("{} did not open: {what}", job.me());
-            put_answered(store, &keys.refusal(), said.as_bytes())?;
-            retreat(store, &keys, session)?;
-            return Err(Error::Differs { what });
-        }
         let board = Boards::reserve(job).map_err(StoreError::Engine)?;
-        let info = WorkerInfo { board, slots: 0, run: 0, is_closing: false, is_clean: false };
-        put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
-        let refused = || match get_answered(store, &keys.refusal())? {
-            Some(what) => Err(Error::Differs { what: String::from_utf8_lossy(&what).into_owned() }),
-            None => Ok(()),
-        };
-        let infos = match wait_for_all(store, &keys, |info| info.is_some(), refused) {
-            Ok(infos) => infos,
+        let Opened { session, keys, info, boards } = match session::open(store, &options, board) {
+            Ok(opened) => opened,
             Err(error) => {
-                if matches!(error, Error::Differs { .. }) {
-                    retreat(store, &keys, session)?;
-                    // No member has opened the session, so no member writes to this board.
-                    let mut offsets = vec![0; job.members()];
-                    offsets[job.me().index()] = board;
-                    Boards::new(job, offsets).release();
+                // After a timeout another member may have opened the session, and write to the
+                // board.
+                if !matches!(error, Error::Store(_)) {
+                    Boards::release(job, board);
                 }
                 return Err(error);
             }
         };
-        let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board)).collect();
-        let boards = Boards::new(job, offsets);
         let shared = Arc::new(Shared::new(store, keys, session, boards, info, &options));
         job.serve(Arc::new(Background(shared.clone()))).map_err(StoreError::Engine)?;
         let worker = Worker::new(store, options, shared);
@@ -123,6 +94,7 @@ impl Tasks {
         let outcome = self.run_root(&root);
         worker.tell_does(Event::Waits);
         worker.shared.run.store(0, Ordering::Release);
+        worker.boards.tell_run(0);
         self.is_running.set(false);
         let (id, outcome) = outcome?;
         // A failure of the fetch unwinds as in a run.
@@ -145,14 +117,10 @@ impl Tasks {
         worker.begin_run(run);
         let work = || {
             // Nothing of an earlier run is needed any more.
-            let blobs = worker.slots.borrow_mut().free(|_| true);
-            worker.delete(blobs);
-            let has_room = worker.tell(|info| info.run = run);
-            if !has_room {
-                let reason = "the store has no room for a worker's own key".to_string();
-                let member = MemberId(worker.me);
-                worker.fail(Error::Store(StoreError::OutOfMemory { member, reason }));
-            }
+            let freed = worker.slots.borrow_mut().free(|_| true);
+            worker.delete(freed.blobs);
+            // Without room for it old roots are kept for longer.
+            worker.tell(|info| info.run = run);
             self.delete_old_roots(run);
             worker.shared.run.store(run, Ordering::Release);
             // The background begins to look.
@@ -215,6 +183,9 @@ impl Tasks {
                 }
                 continue;
             };
+            if let State::RunFailed(reason) = record.state {
+                return Err(Error::RunFailed { reason });
+            }
             if (record.task, record.arguments.hash()) != (task, hash(arguments)) {
                 let here = worker.options.registry.name(task);
                 let there = worker.options.registry.name(record.task);
@@ -223,9 +194,9 @@ impl Tasks {
             }
             match record.state {
                 State::Done(outcome) => return Ok((id, outcome)),
-                State::RunFailed(reason) => return Err(Error::RunFailed { reason }),
                 State::Open => {
-                    if let Claim::Taken(hold) = worker.claim_read(id, record, version, true) {
+                    let claim = worker.claim_read(id, record, version, true, false);
+                    if let Claim::Taken(hold) = claim {
                         worker.execute(hold, None);
                         continue;
                     }
@@ -234,7 +205,8 @@ impl Tasks {
                     worker.reopen(id, &record, version);
                     continue;
                 }
-                State::Held(_) | State::Withdrawn => {}
+                State::Held(holder) => worker.watch(holder),
+                State::Withdrawn | State::RunFailed(_) => {}
             }
             worker.check_deadline();
             let hold = worker.find_work(true, None).or_else(|| worker.rest(bell, true, true));
@@ -317,17 +289,23 @@ impl Tasks {
     /// other within the job's time limit.
     pub fn close(self) -> Result<(), Error> {
         let Worker { store, keys, shared, job, boards, .. } = &self.worker;
-        shared.is_closed.store(true, Ordering::Release);
-        shared.wait_for_activity(job);
-        let info = WorkerInfo { is_closing: true, ..shared.info() };
-        put_answered(store, &keys.worker(job.me().0), &encode(&info))?;
-        // From here on no member puts a task or progress of this session.
-        wait_for_all(store, keys, |info| info.is_some_and(|info| info.is_closing), || Ok(()))?;
+        let is_quiet = shared.close(job);
+        // The background lets go of its service.
+        let _ = job.ring(job.me());
+        session::begin_close(store, keys, &shared.info())?;
         self.delete_own();
-        tell_clean(store, keys, &info)?;
-        let result = end_session(store, keys, shared.session);
-        boards.release();
+        let result = session::end_close(store, keys, shared.session, &shared.info());
+        if is_quiet {
+            Boards::release(job, boards.offset_of(job.me()));
+        }
         result
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        // Without `close` the keys stay, and the background does no more for them.
+        self.worker.shared.is_closed.store(true, Ordering::SeqCst);
     }
 }
 
@@ -337,7 +315,7 @@ impl Tasks {
     fn delete_own(&self) {
         let worker = &self.worker;
         let mut slots = worker.slots.borrow_mut();
-        let mut own = slots.free(|_| true);
+        let mut own = slots.free(|_| true).blobs;
         for slot in 0..slots.len() {
             own.extend(slots.replaced(slot));
             own.push(worker.keys.slot(worker.me, slot));
@@ -354,198 +332,9 @@ fn output_of(state: &State) -> Option<&Blob> {
     }
 }
 
-/// The checksum of this program's file: it tells builds apart.
-fn build() -> u32 {
-    static BUILD: OnceLock<u32> = OnceLock::new();
-    *BUILD
-        .get_or_init(|| std::fs::read("/proc/self/exe").map_or(0, |bytes| crc32fast::hash(&bytes)))
-}
-
-/// Agrees with the other members on a session: the first member to put it decides. Returns the
-/// session, and how this member differs from the member that put it.
-fn agree_on_session(store: &Store, options: &Options) -> Result<(u64, Option<String>), Error> {
-    let job = store.job();
-    let mine = Session {
-        session: hash(&encode(&(job.now().0, job.me().0))),
-        version: env!("CARGO_PKG_VERSION").to_string(),
-        build: build(),
-        tasks: options.registry.names().map(str::to_string).collect(),
-        options: options.text(),
-    };
-    let bytes = encode(&mine);
-    let theirs = retry(job, || {
-        match store.put_if(Keys::SESSION, &bytes, Expect::Absent) {
-            Ok(_) => return Ok(Some(mine.clone())),
-            Err(StoreError::Conflict { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        let value = store.get(Keys::SESSION)?;
-        Ok(value.and_then(|value| decode::<Session>(value.bytes())))
-    })?;
-    let Some(theirs) = theirs else {
-        let what = "the runtime is being closed at another member".to_string();
-        return Err(Error::Differs { what });
-    };
-    let session = theirs.session;
-    let difference = |what: &str, here: String, there: String| {
-        Ok((session, Some(format!("{what}: {here} here, and {there} at another member"))))
-    };
-    if theirs.version != mine.version {
-        return difference("version of outlast-tasks", mine.version, theirs.version);
-    }
-    if theirs.tasks != mine.tasks {
-        let only = |a: &[String], b: &[String]| {
-            let only: Vec<&str> =
-                a.iter().filter(|name| !b.contains(name)).map(String::as_str).collect();
-            if only.is_empty() { "another order".to_string() } else { only.join(", ") }
-        };
-        let (here, there) = (only(&mine.tasks, &theirs.tasks), only(&theirs.tasks, &mine.tasks));
-        return difference("list of tasks", here, there);
-    }
-    if theirs.options != mine.options {
-        return difference("options", mine.options, theirs.options);
-    }
-    if theirs.build != mine.build {
-        let (here, there) = (format!("{:08x}", mine.build), format!("{:08x}", theirs.build));
-        return difference("build of the program", here, there);
-    }
-    Ok((session, None))
-}
-
-/// Leaves a session that this member or another member has refused to open. No member ends the
-/// session before all living members have heard of it: a member that does so waits for the others,
-/// and a member that comes late finds the refusal.
-fn retreat(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
-    let info = WorkerInfo { board: 0, slots: 0, run: 0, is_closing: true, is_clean: true };
-    put_answered(store, &keys.worker(store.me().0), &encode(&info))?;
-    wait_for_all(store, keys, |info| info.is_some_and(|info| info.is_closing), || Ok(()))?;
-    end_session(store, keys, session)
-}
-
-/// Waits until what all living members have told satisfies a condition, or until `check` fails.
-/// Returns what each member told.
-fn wait_for_all(
-    store: &Store,
-    keys: &Keys,
-    is_ready: impl Fn(Option<&WorkerInfo>) -> bool,
-    check: impl Fn() -> Result<(), Error>,
-) -> Result<Vec<Option<WorkerInfo>>, Error> {
-    let job = store.job();
-    let deadline = job.now().after(job.time_limit());
-    // Members ring when they have put their keys, so that the others need not poll.
-    let ring = || job.view().living().for_each(|member| drop(job.ring(member)));
-    ring();
-    let mut infos: Vec<Option<WorkerInfo>> = vec![None; job.members()];
-    loop {
-        let bell = job.bell();
-        let view = job.view();
-        let mut missing = None;
-        for member in (0..job.members() as u32).map(MemberId) {
-            if infos[member.index()].is_some() && is_ready(infos[member.index()].as_ref()) {
-                continue;
-            }
-            let bytes = get_answered(store, &keys.worker(member.0))?;
-            infos[member.index()] = bytes.and_then(|bytes| decode(&bytes));
-            if !is_ready(infos[member.index()].as_ref()) && view.is_living(member) {
-                missing.get_or_insert(member);
-            }
-        }
-        // After the keys were read: a member that refuses says so before it puts its key.
-        check()?;
-        let Some(member) = missing else { return Ok(infos) };
-        if job.has_ended() {
-            return Err(Error::Store(StoreError::Closed));
-        }
-        if job.now() >= deadline {
-            return Err(Error::Store(StoreError::Timeout { member, limit: job.time_limit() }));
-        }
-        job.park(bell, deadline.min(job.now().after(Duration::from_millis(100))));
-    }
-}
-
-/// Tells that this member has deleted its own slots, unless the session has ended without it: its
-/// key must not come up again.
-fn tell_clean(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> {
-    let key = keys.worker(store.me().0);
-    let bytes = encode(&WorkerInfo { is_clean: true, ..info.clone() });
-    retry(store.job(), || {
-        let Some(before) = store.get(&key)? else { return Ok(()) };
-        match store.put_if(&key, &bytes, Expect::Version(before.version())) {
-            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    })
-}
-
-/// Deletes all keys of a session, the session's own last. The lowest living member does it; if it
-/// dies, the next one.
-fn end_session(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
-    let job = store.job();
-    let deadline = job.now().after(job.time_limit());
-    loop {
-        let bell = job.bell();
-        let is_open = get_answered(store, Keys::SESSION)?
-            .and_then(|bytes| decode::<Session>(&bytes))
-            .is_some_and(|found| found.session == session);
-        if !is_open {
-            return Ok(());
-        }
-        let lowest = job.view().living().next().unwrap_or(job.me());
-        if lowest == job.me() {
-            // A key that is gone was deleted by a lowest member that died since.
-            match wait_for_all(store, keys, |info| info.is_none_or(|info| info.is_clean), || Ok(()))
-            {
-                // Without a member that is stopped or was slow the rest is deleted all the same.
-                Ok(_) | Err(Error::Store(StoreError::Timeout { .. })) => {}
-                Err(error) => return Err(error),
-            }
-            retry(job, || {
-                for key in store.scan(keys.prefix())? {
-                    store.delete(&key)?;
-                }
-                store.transaction(|tx| {
-                    let found = tx.get(Keys::SESSION)?;
-                    let found = found.and_then(|value| decode::<Session>(&value));
-                    if found.is_some_and(|found| found.session == session) {
-                        tx.delete(Keys::SESSION)?;
-                    }
-                    Ok::<(), StoreError>(())
-                })
-            })?;
-            job.view().living().for_each(|member| drop(job.ring(member)));
-            continue;
-        }
-        if job.now() >= deadline || job.has_ended() {
-            let limit = job.time_limit();
-            return Err(Error::Store(StoreError::Timeout { member: lowest, limit }));
-        }
-        job.park(bell, deadline.min(job.now().after(Duration::from_millis(100))));
-    }
-}
-
-/// Repeats a call that a living member does not answer, up to the job's time limit in all.
-fn retry<T>(job: &Job, mut call: impl FnMut() -> StoreResult<T>) -> StoreResult<T> {
-    let mut deadline: Option<Time> = None;
-    loop {
-        match call() {
-            Err(StoreError::Timeout { .. })
-                if job.now() < *deadline.get_or_insert(job.now().after(job.time_limit())) => {}
-            other => return other,
-        }
-    }
-}
-
-fn put_answered(store: &Store, key: &[u8], value: &[u8]) -> StoreResult<()> {
-    retry(store.job(), || store.put(key, value).map(|_| ()))
-}
-
-fn get_answered(store: &Store, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-    retry(store.job(), || Ok(store.get(key)?.map(outlast::store::Value::into_bytes)))
-}
-
 impl Options {
     /// The options that must be equal at all members, in words.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let beat = match self.beat {
             Beat::Price(price) => format!("price {price}"),
             Beat::Fixed(interval) => format!("beat {interval:?}"),

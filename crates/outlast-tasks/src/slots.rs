@@ -2,13 +2,17 @@
 //!
 //! A slot is in use until its fork is *covered* by a put that has returned: the task that forked it
 //! is done, a left half around it is saved, or its strand has saved later. Freeing writes nothing.
-//! If no slot is free, the slot of a task that is done and joined is used again, the deepest first:
-//! it stands for the least work, and to forget it costs only repetition. A part of a bag cannot be
-//! forked again, so its slot is never taken from it.
+//! If no slot is free, the slot of a task that is done and joined, of a saved left half, of a bag
+//! that is worked off, or of a note that a task waits is used again, the deepest first: it stands
+//! for the least work, and to forget it costs only repetition. A part of a bag cannot be forked
+//! again, so its slot is never taken from it, nor that of the progress which lists parts, nor what
+//! has covered them: the bag's records would name parts that are gone. A task keeps one progress at
+//! least, which tells that its life got somewhere.
 
 use crate::record::{Keys, Path, PathStep, TaskId};
 use crate::steps::mutant;
 use outlast::store::{KeyHandle, Store, StoreResult};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// What a slot in use holds.
@@ -16,10 +20,22 @@ use std::rc::Rc;
 pub(crate) enum Content {
     /// A task, and whether its output was joined.
     Task { is_joined: bool },
-    /// A part of a bag.
-    Part,
-    /// Progress.
-    Progress,
+    /// A part of a bag, and whether its output was merged.
+    Part { is_merged: bool },
+    /// The output of a left half.
+    Left,
+    /// The state of a strand.
+    State,
+    /// What is left of a bag.
+    Bag,
+    /// A note that the task waits.
+    Waits,
+}
+
+impl Content {
+    fn is_progress(self) -> bool {
+        !matches!(self, Content::Task { .. } | Content::Part { .. })
+    }
 }
 
 /// A slot in use.
@@ -28,6 +44,10 @@ pub(crate) struct Use {
     pub(crate) parent: TaskId,
     pub(crate) path: Path,
     pub(crate) content: Content,
+    /// Whether parts of a bag are among what this slot stands for, or among what it has covered.
+    pub(crate) has_bag: bool,
+    /// Whether the own board had room for a hint about the task.
+    pub(crate) has_hint: bool,
     /// Keys that are deleted when the slot is free.
     pub(crate) blobs: Vec<Vec<u8>>,
 }
@@ -38,6 +58,14 @@ struct Slot {
     /// Keys of a task that was forgotten. They are deleted after the put that replaces its record:
     /// until then the next life of its parent finds the record, and needs them.
     old: Vec<Vec<u8>>,
+}
+
+/// What was freed.
+pub(crate) struct Freed {
+    /// The keys to delete.
+    pub(crate) blobs: Vec<Vec<u8>>,
+    /// Whether parts of a bag were among it.
+    pub(crate) has_bag: bool,
 }
 
 /// A slot that was taken.
@@ -98,18 +126,32 @@ impl Slots {
         self.generation
     }
 
-    /// The slot of the deepest task that is done and joined.
+    /// Whether a slot can be taken.
+    pub(crate) fn has_room(&self) -> bool {
+        let is_free = self.slots.iter().any(|slot| slot.used.is_none());
+        is_free || self.len() < self.max || self.least().is_some()
+    }
+
+    /// The slot that stands for the least work, of those that may be forgotten.
     fn least(&self) -> Option<usize> {
-        let joined = |slot: &Slot| {
+        let used = || self.slots.iter().filter_map(|slot| slot.used.as_ref());
+        let mut progress: HashMap<TaskId, u32> = HashMap::new();
+        for used in used().filter(|used| used.content.is_progress()) {
+            *progress.entry(used.parent).or_default() += 1;
+        }
+        let depth = |slot: &Slot| {
             let used = slot.used.as_ref()?;
-            let is_joined = match used.content {
+            let may_forget = match used.content {
                 Content::Task { is_joined } => is_joined || mutant("slot-reused-early"),
-                Content::Part | Content::Progress => false,
+                Content::Left | Content::Bag | Content::Waits => {
+                    !used.has_bag && progress.get(&used.parent).is_some_and(|&count| count > 1)
+                }
+                Content::Part { .. } | Content::State => false,
             };
-            is_joined.then_some(used.path.len())
+            may_forget.then_some(used.path.len())
         };
         let candidates = self.slots.iter().enumerate();
-        let depths = candidates.filter_map(|(index, slot)| Some((joined(slot)?, index)));
+        let depths = candidates.filter_map(|(index, slot)| Some((depth(slot)?, index)));
         depths.max().map(|(_, index)| index)
     }
 
@@ -132,32 +174,32 @@ impl Slots {
         self.slots.get_mut(slot as usize)?.used.as_mut()
     }
 
-    /// The tasks that a task has shared and not joined.
-    pub(crate) fn unjoined(&self, parent: TaskId) -> Vec<TaskId> {
+    /// The tasks that were shared and not joined, and parts that were not merged.
+    pub(crate) fn unjoined(&self, is_meant: impl Fn(&Use) -> bool) -> Vec<TaskId> {
+        let is_unjoined = |content: Content| {
+            let unmerged = Content::Part { is_merged: false };
+            content == Content::Task { is_joined: false } || content == unmerged
+        };
         let used = self.slots.iter().filter_map(|slot| slot.used.as_ref());
-        used.filter(|used| used.parent == parent)
-            .filter(|used| {
-                matches!(used.content, Content::Task { is_joined: false } | Content::Part)
-            })
+        used.filter(|used| is_unjoined(used.content) && is_meant(used))
             .map(|used| used.id)
             .collect()
     }
 
-    /// Frees the slots that are covered; returns the keys to delete.
-    pub(crate) fn free(&mut self, is_covered: impl Fn(&Use) -> bool) -> Vec<Vec<u8>> {
-        let mut blobs = Vec::new();
+    /// Frees the slots that are covered.
+    pub(crate) fn free(&mut self, is_covered: impl Fn(&Use) -> bool) -> Freed {
+        let mut freed = Freed { blobs: Vec::new(), has_bag: false };
         for slot in &mut self.slots {
-            if slot.used.as_ref().is_some_and(&is_covered) {
-                blobs.extend(slot.used.take().map_or(Vec::new(), |used| used.blobs));
+            if let Some(used) = slot.used.take_if(|used| is_covered(used)) {
+                freed.has_bag |= used.has_bag;
+                freed.blobs.extend(used.blobs);
             }
         }
-        blobs
+        freed
     }
+}
 
-    /// Frees the slots of the forks inside a half of a fork.
-    pub(crate) fn free_inside(&mut self, parent: TaskId, half: &[PathStep]) -> Vec<Vec<u8>> {
-        self.free(|used| {
-            used.parent == parent && used.path.len() > half.len() && used.path.starts_with(half)
-        })
-    }
+/// Whether a slot belongs to a fork inside a half of a fork.
+pub(crate) fn is_inside(used: &Use, parent: TaskId, half: &[PathStep]) -> bool {
+    used.parent == parent && used.path.len() > half.len() && used.path.starts_with(half)
 }

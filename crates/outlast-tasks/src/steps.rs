@@ -51,7 +51,7 @@ pub(crate) fn within(step: Step) -> failpoint::Within {
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const MUTANTS: [&str; 18] = [
+const MUTANTS: [&str; 29] = [
     // A claim takes effect whatever the record says meanwhile.
     "claim-unconditional",
     // A result takes effect whatever the record says meanwhile.
@@ -88,6 +88,28 @@ const MUTANTS: [&str; 18] = [
     "share-over-records",
     // A claim without an answer is forgotten.
     "claim-forgotten",
+    // A worker takes what its board says of the end of a run for the end of its own run.
+    "told-is-over",
+    // A worker looks at the root only when its board says that a run is over.
+    "root-not-looked-at",
+    // An error of a member counts there although the run has an output.
+    "fail-over-done",
+    // A member opens any session that it finds.
+    "any-session",
+    // A member opens a session that it has opened already.
+    "session-opened-twice",
+    // A single task in `all` or `sum` runs in the strand of its caller.
+    "single-in-strand",
+    // The slot of a task that was not joined is freed, and the task stays open.
+    "unjoined-not-withdrawn",
+    // The tasks of two lives are compared by their arguments alone.
+    "task-number-ignored",
+    // A task for which the board had no room at first never gets a hint.
+    "hints-once",
+    // A worker asks for room without a pause.
+    "no-pause-without-room",
+    // A member opens a session whose keys are being deleted.
+    "ending-opened",
 ];
 
 /// Whether the runtime is to be broken in this way.

@@ -149,7 +149,7 @@ impl<T: Task + Clone> Half for AllOf<'_, T> {
     type Output = Vec<T::Output>;
 
     fn run_here(self, cx: &mut Cx<'_>) -> Vec<T::Output> {
-        cx.all(self.0)
+        cx.all_here(self.0)
     }
 }
 
@@ -171,7 +171,7 @@ impl<T: Task<Output: Sum> + Clone> Half for SumOf<'_, T> {
     type Output = T::Output;
 
     fn run_here(self, cx: &mut Cx<'_>) -> T::Output {
-        cx.sum(self.0)
+        cx.sum_here(self.0)
     }
 }
 
@@ -214,13 +214,13 @@ impl Registry {
 
     pub(crate) fn add_all<T: Task + Clone>(&mut self) {
         self.add(TypeId::of::<AllMarker<T>>(), format!("all {}", T::NAME), WEIGHT, |bytes, cx| {
-            postcard::to_stdvec(&cx.all(&postcard::from_bytes::<Vec<T>>(bytes)?))
+            postcard::to_stdvec(&cx.all_here(&postcard::from_bytes::<Vec<T>>(bytes)?))
         });
     }
 
     pub(crate) fn add_sum<T: Task<Output: Sum> + Clone>(&mut self) {
         self.add(TypeId::of::<SumMarker<T>>(), format!("sum {}", T::NAME), WEIGHT, |bytes, cx| {
-            postcard::to_stdvec(&cx.sum(&postcard::from_bytes::<Vec<T>>(bytes)?))
+            postcard::to_stdvec(&cx.sum_here(&postcard::from_bytes::<Vec<T>>(bytes)?))
         });
     }
 

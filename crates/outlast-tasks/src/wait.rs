@@ -13,20 +13,20 @@ use crate::task::WEIGHT;
 use crate::worker::Worker;
 use outlast::engine::Bell;
 use outlast::{MemberId, Time};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// The longest time for which a worker that waits does not look at the record.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How many levels of open tasks the walk down visits. The tree of tasks is deeper only if as many
-/// members have died in a row.
-const WALK_DEPTH_MAX: u32 = 64;
-
-/// A holder's last sign of life.
-struct Sign {
-    holder: u32,
-    word: Option<u64>,
-    since: Time,
+/// What a worker knows of a holder that it waits for.
+pub(crate) struct Watched {
+    /// The holder's last sign of life.
+    life: Option<u64>,
+    looked: Time,
+    /// For how long the worker has watched since that sign. The time between two looks counts up to
+    /// a bound: a worker that was stopped, or that ran a task, has not watched meanwhile.
+    silence: Duration,
 }
 
 impl Worker {
@@ -51,7 +51,6 @@ impl Worker {
         prepare: &mut dyn FnMut(),
     ) -> Option<Outcome> {
         let mut is_prepared = false;
-        let mut sign = None;
         loop {
             let bell = self.job.bell();
             let (record, version) = self.read(id)?;
@@ -62,17 +61,22 @@ impl Worker {
                 }
                 State::Withdrawn | State::RunFailed(_) => return None,
                 State::Open => {
-                    if record.past.is_empty() {
-                        if let Claim::Taken(hold) = self.claim_read(id, record, version, false) {
+                    // If the worker dies in a child of its own that has no past, its task has
+                    // failed once. That matters if a single failure does; otherwise the put is
+                    // saved.
+                    let is_first = record.past.is_empty();
+                    if !is_prepared && (!is_first || self.options.attempts == 1) {
+                        prepare();
+                        is_prepared = true;
+                    }
+                    if is_first {
+                        let claim = self.claim_read(id, record, version, false, false);
+                        if let Claim::Taken(hold) = claim {
                             self.execute(hold, Some(frame));
                         }
                         continue;
                     }
-                    if !is_prepared {
-                        prepare();
-                        is_prepared = true;
-                    }
-                    match self.claim_read(id, record.clone(), version, false) {
+                    match self.claim_read(id, record.clone(), version, false, false) {
                         Claim::Taken(hold) => {
                             self.execute(hold, Some(frame));
                             continue;
@@ -80,7 +84,7 @@ impl Worker {
                         Claim::Gone => continue,
                         Claim::NotNow => {}
                     }
-                    if self.help_below(id, &record, frame, WALK_DEPTH_MAX) {
+                    if self.help_below(id, record, frame) {
                         continue;
                     }
                     None
@@ -100,16 +104,14 @@ impl Worker {
             }
             self.tell_does(Event::Waits);
             if let Some(holder) = holder {
-                self.watch(holder, &mut sign);
+                self.watch(holder);
             }
             self.check_over();
-            if self.depth.get() < self.options.nested * WEIGHT
-                && let Some(hold) = self.find_work(false, holder.map(MemberId))
-            {
+            let may_take = self.depth.get() < self.options.nested * WEIGHT;
+            if may_take && let Some(hold) = self.find_work(false, holder.map(MemberId)) {
                 self.execute(hold, Some(frame));
                 continue;
             }
-            let may_take = self.depth.get() < self.options.nested * WEIGHT;
             if let Some(hold) = self.rest(bell, false, may_take) {
                 self.execute(hold, Some(frame));
             }
@@ -133,32 +135,40 @@ impl Worker {
 
     /// Helps with an open task that may not start on this stack: runs a descendant of it that may,
     /// or opens again what dead workers hold below it. Returns whether anything was done.
-    fn help_below(&self, id: TaskId, record: &Record, frame: &Frame<'_>, levels: u32) -> bool {
-        if levels == 0 || mutant("no-walk-down") {
+    ///
+    /// The walk has no bound: a dead worker may leave a chain of any length, since a worker claims
+    /// its own children however deep its stack is. What it reads of a dead worker's slots it reads
+    /// once, and an old state there does no harm: it acts on records that it reads anew.
+    fn help_below(&self, id: TaskId, record: Record, frame: &Frame<'_>) -> bool {
+        if mutant("no-walk-down") {
             return false;
         }
-        let Some(memory) = self.memory_of(id, &record.past) else { return false };
-        for child in memory.unfinished {
-            let Some((record, version)) = self.read(child) else { continue };
-            match record.state {
-                State::Held(holder) if self.is_dead(holder) => {
-                    self.reopen(child, &record, version);
-                    return true;
-                }
-                State::Open => match self.claim_read(child, record.clone(), version, false) {
-                    Claim::Taken(hold) => {
-                        self.execute(hold, Some(frame));
+        let mut dead = HashMap::new();
+        let mut open = vec![(id, record.past)];
+        while let Some((parent, past)) = open.pop() {
+            for child in self.unfinished_children(parent, &past, &mut dead) {
+                let Some((record, version)) = self.read(child) else { continue };
+                match record.state {
+                    State::Held(holder) if self.is_dead(holder) => {
+                        self.reopen(child, &record, version);
                         return true;
                     }
-                    Claim::Gone => return true,
-                    Claim::NotNow if record.past.is_empty() => {}
-                    Claim::NotNow => {
-                        if self.help_below(child, &record, frame, levels - 1) {
+                    State::Held(holder) => self.watch(holder),
+                    State::Open
+                        if !self.unfinished_children(child, &record.past, &mut dead).is_empty() =>
+                    {
+                        open.push((child, record.past));
+                    }
+                    State::Open => match self.claim_read(child, record, version, false, false) {
+                        Claim::Taken(hold) => {
+                            self.execute(hold, Some(frame));
                             return true;
                         }
-                    }
-                },
-                _ => {}
+                        Claim::Gone => return true,
+                        Claim::NotNow => {}
+                    },
+                    _ => {}
+                }
             }
         }
         false
@@ -166,20 +176,33 @@ impl Worker {
 
     /// Watches the holder of a task that this worker waits for, and fences a silent holder if the
     /// program asked for it.
-    fn watch(&self, holder: u32, sign: &mut Option<Sign>) {
-        let Some(silence) = self.options.fence_after else { return };
+    pub(crate) fn watch(&self, holder: u32) {
+        self.holder.set(Some(holder));
+        let Some(silence_max) = self.options.fence_after else { return };
         let member = MemberId(holder);
-        let (word, now) = (self.boards.sign_of_life(member), self.job.now());
-        match sign {
-            Some(last) if last.holder == holder && (word.is_none() || last.word == word) => {
-                if now.since(last.since) >= silence {
-                    tracing::warn!(%member, "fenced: it holds a task and shows no sign of life");
-                    let _ = self.job.fence(member, now.after(self.job.time_limit()));
-                    last.since = now;
-                }
+        let life = self.boards.sign_of(member).map(|sign| sign.life);
+        let now = self.job.now();
+        let silence = {
+            let mut signs = self.signs.borrow_mut();
+            let fresh = || Watched { life, looked: now, silence: Duration::ZERO };
+            let watched = signs.entry(holder).or_insert_with(fresh);
+            if life.is_some() && life != watched.life {
+                *watched = fresh();
             }
-            _ => *sign = Some(Sign { holder, word, since: now }),
+            watched.silence += now.since(watched.looked).min(2 * LOOK_AGAIN);
+            watched.looked = now;
+            watched.silence
+        };
+        if silence < silence_max {
+            return;
         }
+        // A member that has left the run shows no sign of life, and need not die for it.
+        if self.is_root_final() {
+            self.unwind(None);
+        }
+        tracing::warn!(%member, "fenced: it holds a task and shows no sign of life");
+        let _ = self.job.fence(member, now.after(self.job.time_limit()));
+        self.signs.borrow_mut().remove(&holder);
     }
 
     /// Looks for an open task on the boards: the own board, that of `first`, then some at random.
@@ -199,6 +222,10 @@ impl Worker {
 
     /// Claims a task that a member's board names.
     fn rob(&self, victim: MemberId, is_idle: bool) -> Option<Box<Hold>> {
+        if self.is_without_room() {
+            // A claim that finds no room wakes this worker again: it would not sleep.
+            return None;
+        }
         for (index, hint) in self.boards.read_hints(victim) {
             let (worker, slot) = (hint.worker(), hint.slot());
             let found = self.read_slot(worker, slot).filter(|(record, _)| {
@@ -215,7 +242,7 @@ impl Worker {
                         continue;
                     }
                     let id = TaskId { worker, slot, generation: record.generation };
-                    self.claim_read(id, record, version, is_idle)
+                    self.claim_read(id, record, version, is_idle, true)
                 }
                 None => Claim::Gone,
             };

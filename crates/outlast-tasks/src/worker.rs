@@ -5,7 +5,7 @@
 //! member needs of it is in [`crate::background::Shared`].
 
 use crate::background::Shared;
-use crate::board::Boards;
+use crate::board::{Boards, Sign};
 use crate::counts::Counts;
 use crate::error::{Error, TaskError};
 use crate::events::{EXPOSED_NS, Event};
@@ -16,10 +16,11 @@ use crate::record::{
     WorkerInfo, decode, encode, hash,
 };
 use crate::slots::{Content, Slots, Taken, Use};
-use crate::steps::{Step, within};
+use crate::steps::{Step, mutant, within};
 use crate::task::Offer;
+use crate::wait::Watched;
 use outlast::store::{Expect, KeyHandle, Store, StoreError, StoreResult, Version};
-use outlast::{Job, MemberId, View};
+use outlast::{Job, MemberId, Time, View};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -31,8 +32,11 @@ use std::time::Duration;
 const LOOK_NS: u64 = 20_000;
 /// The shortest and the longest beat, in nanoseconds.
 const BEAT_NS: (u64, u64) = (50_000, 1_000_000_000);
-/// How long a worker waits for room in the store before it tries again.
-const ROOM: Duration = Duration::from_millis(10);
+/// How often a worker that waits, or that was told of an end, looks at the root's record at least,
+/// and how often a worker in the middle of its work does.
+const ROOT_NS: (u64, u64) = (100_000_000, 1_000_000_000);
+/// How long a worker waits for room in the store before it tries again, at first and at last.
+const ROOM: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(320));
 /// How many handles of other workers' slots a worker keeps.
 const HANDLES_MAX: usize = 4096;
 
@@ -44,10 +48,40 @@ pub(crate) struct ChildFailed(pub(crate) TaskError);
 
 /// Progress that is about to be put.
 pub(crate) enum Saving {
-    Left { right: u64, output: Vec<u8> },
+    Left { fork: u64, output: Vec<u8> },
     State { next: u32, state: Vec<u8> },
     Bag { rest: Vec<u8>, parts: Vec<BagPart> },
     Waits,
+}
+
+/// What became of a conditional change of a record.
+pub(crate) enum Change {
+    Made(Version),
+    /// The record has another version, or an unanswered try has changed it: read it again.
+    Conflict,
+    /// There was no room, and nothing was changed.
+    NoRoom,
+}
+
+/// The waits of a call for room in the store: with longer and longer pauses, up to the job's time
+/// limit in all.
+#[derive(Default)]
+struct Room {
+    until: Option<Time>,
+    pause: Duration,
+}
+
+impl Room {
+    /// Waits for a while; returns whether the call may try again.
+    fn wait(&mut self, job: &Job) -> bool {
+        let now = job.now();
+        let until = *self.until.get_or_insert(now.after(job.time_limit()));
+        self.pause = (self.pause * 2).clamp(ROOM.0, ROOM.1);
+        if now < until {
+            job.sleep(self.pause);
+        }
+        now < until
+    }
 }
 
 /// The part of a member that runs tasks.
@@ -84,10 +118,22 @@ pub(crate) struct Worker {
     run_began: Cell<u64>,
     /// Whether this member knows that the run is over, and only fetches its output.
     pub(crate) knows_over: Cell<bool>,
+    /// What the own board said of the end of runs when the root was looked at last.
+    over_seen: Cell<u64>,
+    /// When the root was looked at last, about.
+    root_seen: Cell<u64>,
+    /// The signs of life of the holders that this worker waits for.
+    pub(crate) signs: RefCell<HashMap<u32, Watched>>,
+    /// The holder that this worker saw last where it waited.
+    pub(crate) holder: Cell<Option<u32>>,
     /// The last event that said what the worker does.
     does: Cell<Event>,
     /// When the unsaved work was told last.
     exposed_told: Cell<u64>,
+    /// Until when this worker asks for no room that it can do without: the store had none, and a
+    /// call that finds none costs far more than a call that finds some.
+    no_room_until: Cell<Time>,
+    no_room_pause: Cell<Duration>,
     pub(crate) counts: Arc<Counts>,
 }
 
@@ -118,8 +164,14 @@ impl Worker {
             run: Cell::new(0),
             run_began: Cell::new(0),
             knows_over: Cell::new(false),
+            over_seen: Cell::new(0),
+            root_seen: Cell::new(0),
+            signs: RefCell::default(),
+            holder: Cell::new(None),
             does: Cell::new(Event::Waits),
             exposed_told: Cell::new(0),
+            no_room_until: Cell::new(Time(0)),
+            no_room_pause: Cell::new(ROOM.0),
             counts: Arc::default(),
             shared,
         }
@@ -131,6 +183,11 @@ impl Worker {
         self.run.set(run);
         self.run_began.set(now);
         self.knows_over.set(false);
+        self.over_seen.set(0);
+        self.root_seen.set(now);
+        self.signs.borrow_mut().clear();
+        self.holder.set(None);
+        self.boards.tell_run(run);
         self.looked.set(now);
         self.unsaved.set(0);
         self.depth.set(0);
@@ -190,7 +247,7 @@ impl Worker {
         self.counts.forks.fetch_add(u64::from(self.start.get()), Ordering::Relaxed);
         self.shared.looks.fetch_add(1, Ordering::Relaxed);
         let look = self.boards.look();
-        self.check_over_at(look.over, now);
+        self.check_over_at(look.over, now, ROOT_NS.1);
         let (is_due, start) = match self.options.beat {
             Beat::Forks(forks) => {
                 let is_saving = self.options.is_resilient && self.random(2) == 0;
@@ -206,7 +263,8 @@ impl Worker {
         self.start.set(start);
         let is_hungry = !look.hungry.is_empty();
         let is_saving = is_due && self.options.is_resilient;
-        let is_shared = (is_hungry || is_saving) && self.share_oldest(frame);
+        let is_shared = ((is_hungry || is_saving) && self.share_oldest(frame))
+            || (is_hungry && self.advertise_the_rest());
         self.is_asked.set(is_hungry && !is_shared);
         if is_shared {
             // After the hint: a worker that got hungry meanwhile has looked before or is seen now.
@@ -237,19 +295,49 @@ impl Worker {
         self.looked.set(self.job.now().0);
     }
 
-    /// Unwinds the stack if the run is over, or its deadline has passed.
+    /// Unwinds the stack if the run is over, or its deadline has passed. For a worker that waits.
     pub(crate) fn check_over(&self) {
-        self.check_over_at(self.boards.look().over, self.job.now().0);
+        self.check_over_at(self.boards.look().over, self.job.now().0, ROOT_NS.0);
     }
 
-    fn check_over_at(&self, over: u64, now: u64) {
+    /// The root says whether the run is over. What the board says only brings the look at the root
+    /// forward: it may be lost, or stand for another run.
+    fn check_over_at(&self, over: u64, now: u64, patience: u64) {
         if self.job.has_ended() {
             self.unwind(Some(Error::Store(StoreError::Closed)));
         }
-        if over >= self.run.get() && !self.knows_over.get() {
-            self.unwind(None);
+        let is_told = over >= self.run.get();
+        let is_news = is_told && over != self.over_seen.get();
+        let patience = match is_told {
+            true => ROOT_NS.0,
+            false if mutant("root-not-looked-at") => u64::MAX,
+            false => patience,
+        };
+        let is_due = is_news || now.saturating_sub(self.root_seen.get()) >= patience;
+        if is_due && !self.knows_over.get() {
+            self.over_seen.set(over);
+            if (is_told && mutant("told-is-over")) || self.is_root_final() {
+                self.unwind(None);
+            }
         }
         self.check_deadline_at(now);
+    }
+
+    /// Looks at the root's record. A read without an answer tells nothing, and the next one comes
+    /// later by the time that it took.
+    pub(crate) fn is_root_final(&self) -> bool {
+        let began = self.job.now().0;
+        let value = self.store.get(&self.keys.task(TaskId::root(self.run.get())));
+        let now = self.job.now().0;
+        self.root_seen.set(now.saturating_add(now - began));
+        match value {
+            Ok(value) => match value.and_then(|value| decode(value.bytes())) {
+                Some(Entry::Task(record)) => record.state.is_final(),
+                _ => false,
+            },
+            Err(StoreError::Timeout { .. }) => false,
+            Err(error) => self.fail(Error::Store(error)),
+        }
     }
 
     /// Ends the run if its deadline has passed.
@@ -267,14 +355,16 @@ impl Worker {
         }
     }
 
-    /// A living member that shows no sign of life for a second.
+    /// A living member of the run that shows no sign of life for a second. If there are several,
+    /// the holder that this worker waited for comes first.
     fn silent_member(&self) -> Option<MemberId> {
-        let living: Vec<MemberId> = self.view().living().collect();
-        let signs: Vec<_> = living.iter().map(|member| self.boards.sign_of_life(*member)).collect();
+        let mut living: Vec<MemberId> = self.view().living().collect();
+        living.sort_by_key(|member| self.holder.get() != Some(member.0));
+        let signs: Vec<_> = living.iter().map(|member| self.boards.sign_of(*member)).collect();
         self.job.sleep(Duration::from_secs(1));
-        let is_silent = |(member, sign): &(&MemberId, &Option<u64>)| {
-            let now = self.boards.sign_of_life(**member);
-            now.is_none() || now == **sign
+        let is_silent = |(member, sign): &(&MemberId, &Option<Sign>)| {
+            let now = self.boards.sign_of(**member);
+            now.is_none_or(|now| now.run == self.run.get() && Some(now) == **sign)
         };
         living.iter().zip(&signs).find(is_silent).map(|(member, _)| *member)
     }
@@ -286,79 +376,140 @@ impl Worker {
         std::panic::resume_unwind(Box::new(RunOver(error)))
     }
 
-    /// Ends the run everywhere: the root says that it failed.
+    /// Ends the run everywhere: the root says that it failed. If the root is done already, this
+    /// member takes its output as all others do.
     pub(crate) fn fail(&self, error: Error) -> ! {
-        if !self.job.has_ended() {
-            tracing::error!(run = self.run.get(), %error, "the run ends");
-            let _ = self.fail_root(&error);
-            let living: Vec<MemberId> = self.view().living().collect();
-            self.boards.tell_over(&living, self.run.get());
+        if self.job.has_ended() || self.knows_over.get() {
+            self.unwind(Some(error));
         }
-        self.unwind(Some(error))
+        tracing::error!(run = self.run.get(), %error, "the run ends");
+        let is_done = self.fail_root(&error) && !mutant("fail-over-done");
+        let living: Vec<MemberId> = self.view().living().collect();
+        self.boards.tell_over(&living, self.run.get());
+        self.unwind(if is_done { None } else { Some(error) })
     }
 
-    fn fail_root(&self, error: &Error) -> StoreResult<()> {
-        let key = self.keys.task(TaskId::root(self.run.get()));
-        // Two tries: a thief or a reopening may come in between.
-        for _ in 0..2 {
-            let Some(value) = self.store.get(&key)? else { return Ok(()) };
-            let Some(Entry::Task(mut record)) = decode(value.bytes()) else { return Ok(()) };
-            if record.state.is_final() {
-                return Ok(());
-            }
-            record.state = State::RunFailed(error.to_string());
-            let bytes = encode(&Entry::Task(record));
-            match self.store.put_if(&key, &bytes, Expect::Version(value.version())) {
-                Err(StoreError::Conflict { .. }) => {}
-                other => return other.map(|_| ()),
+    /// Makes the root final; returns whether it was done before. It insists: other workers may wait
+    /// for what this worker holds, and learn from the root alone that they wait in vain. It gives
+    /// up after the job's time limit without room, or so long after the run's deadline.
+    fn fail_root(&self, error: &Error) -> bool {
+        let limit = self.job.time_limit();
+        let deadline = self.options.deadline.map(|deadline| {
+            let end = Time(self.run_began.get()).after(deadline);
+            end.max(self.job.now()).after(limit)
+        });
+        let mut room = Room::default();
+        loop {
+            match self.try_to_fail_root(error) {
+                Ok(Some(is_done)) => return is_done,
+                Ok(None) => {}
+                Err(StoreError::Timeout { .. }) => {
+                    if deadline.is_some_and(|deadline| self.job.now() >= deadline) {
+                        return false;
+                    }
+                }
+                Err(StoreError::OutOfMemory { .. }) if room.wait(&self.job) => {}
+                Err(_) => return false,
             }
         }
-        Ok(())
+    }
+
+    /// A try of [`Worker::fail_root`]; `None` if the root has changed meanwhile.
+    fn try_to_fail_root(&self, error: &Error) -> StoreResult<Option<bool>> {
+        let id = TaskId::root(self.run.get());
+        let key = self.keys.task(id);
+        let value = self.store.get(&key)?;
+        let expect =
+            value.as_ref().map_or(Expect::Absent, |value| Expect::Version(value.version()));
+        let mut record = match value.and_then(|value| decode(value.bytes())) {
+            Some(Entry::Task(record)) => record,
+            // The root is not there yet. It must not come up later.
+            _ => Record {
+                generation: id.generation,
+                run: id.generation,
+                parent: id,
+                path: Path::new(),
+                task: 0,
+                arguments: Blob::Inline(Vec::new()),
+                state: State::Open,
+                past: Vec::new(),
+            },
+        };
+        if record.state.is_final() {
+            return Ok(Some(matches!(record.state, State::Done(_))));
+        }
+        record.state = State::RunFailed(error.to_string());
+        match self.store.put_if(&key, &encode(&Entry::Task(record)), expect) {
+            Ok(_) => Ok(Some(false)),
+            Err(StoreError::Conflict { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     // ---- Calls of the store that must be answered.
 
     /// Repeats a call until it is answered.
     pub(crate) fn insist<T>(&self, mut call: impl FnMut() -> StoreResult<T>) -> T {
-        let mut without_room = 0;
+        let mut room = Room::default();
         loop {
             match call() {
                 Ok(value) => return value,
-                Err(error) => self.try_again_after(error, &mut without_room),
+                Err(error) => self.try_again_after(error, &mut room),
             }
         }
     }
 
     /// Changes the record of a task if it still has this version. `None` if it has not, or if an
-    /// unanswered try has changed it: the caller reads it again.
+    /// unanswered try has changed it: the caller reads it again. Without room it tries again, up to
+    /// the time limit.
     pub(crate) fn insist_on_condition(
         &self,
         id: TaskId,
         record: &Record,
         version: Version,
     ) -> Option<Version> {
+        let mut room = Room::default();
+        loop {
+            match self.change(id, record, version) {
+                Change::Made(version) => return Some(version),
+                Change::Conflict => return None,
+                Change::NoRoom => {
+                    let reason = "no room for the record of a task".to_string();
+                    let error = StoreError::OutOfMemory { member: MemberId(self.me), reason };
+                    self.try_again_after(error, &mut room);
+                }
+            }
+        }
+    }
+
+    /// Changes the record of a task if it still has this version, and if there is room. After a try
+    /// without an answer it insists: that try may have happened.
+    pub(crate) fn change(&self, id: TaskId, record: &Record, version: Version) -> Change {
         let bytes = encode(&Entry::Task(record.clone()));
         let handle = self.handle(id);
-        let mut without_room = 0;
+        let mut is_unanswered = false;
+        let mut room = Room::default();
         loop {
             match handle.put_if(&bytes, Expect::Version(version)) {
-                Ok(version) => return Some(version),
-                Err(StoreError::Conflict { .. }) => return None,
-                Err(error) => self.try_again_after(error, &mut without_room),
+                Ok(version) => return Change::Made(version),
+                Err(StoreError::Conflict { .. }) => return Change::Conflict,
+                Err(StoreError::OutOfMemory { .. }) if !is_unanswered => return Change::NoRoom,
+                Err(error) => {
+                    is_unanswered = true;
+                    self.try_again_after(error, &mut room);
+                }
             }
         }
     }
 
     /// Returns if the call should be made again; otherwise ends the run.
-    fn try_again_after(&self, error: StoreError, without_room: &mut u32) {
+    fn try_again_after(&self, error: StoreError, room: &mut Room) {
         match error {
             StoreError::Timeout { .. } => self.check_over(),
             StoreError::OutOfMemory { .. } => {
-                *without_room += 1;
-                if ROOM * *without_room > self.job.time_limit() {
+                if !room.wait(&self.job) {
                     self.fail(Error::Store(error));
                 }
-                self.job.sleep(ROOM);
                 self.check_over();
             }
             error => self.fail(Error::Store(error)),
@@ -423,6 +574,7 @@ impl Worker {
     /// `false` if it has, and the task is still to be done.
     fn put_until_there(&self, id: TaskId, bytes: &[u8]) -> bool {
         let handle = self.handle(id);
+        let mut room = Room::default();
         loop {
             let value = self.insist(|| handle.get());
             let entry = value.as_ref().and_then(|value| decode::<Entry>(value.bytes()));
@@ -435,7 +587,7 @@ impl Worker {
             match handle.put_if(bytes, expect) {
                 Ok(_) => return true,
                 Err(StoreError::Conflict { .. }) => {}
-                Err(error) => self.try_again_after(error, &mut 0),
+                Err(error) => self.try_again_after(error, &mut room),
             }
         }
     }
@@ -455,6 +607,26 @@ impl Worker {
                 Some(self.insist(|| self.store.get(&key))?.into_bytes())
             }
         }
+    }
+
+    /// Whether the store has a key.
+    pub(crate) fn is_there(&self, key: &[u8]) -> bool {
+        self.insist(|| self.store.exists(key))
+    }
+
+    /// Frees own slots that a put has covered; returns whether they stood for parts of a bag.
+    /// Tasks among them that were not joined are withdrawn first: nobody wants them, their
+    /// arguments are deleted, and an unfinished task keeps the next life of its parent waiting.
+    pub(crate) fn free_covered(&self, is_covered: impl Fn(&Use) -> bool) -> bool {
+        let mut kept = Vec::new();
+        if !mutant("unjoined-not-withdrawn") {
+            let unjoined = self.slots.borrow().unjoined(&is_covered);
+            kept.extend(unjoined.into_iter().filter(|&id| !self.withdraw(id)));
+        }
+        let is_freed = |used: &Use| is_covered(used) && !kept.contains(&used.id);
+        let freed = self.slots.borrow_mut().free(is_freed);
+        self.delete(freed.blobs);
+        freed.has_bag
     }
 
     /// Deletes keys that nobody needs. A key that cannot be deleted now is deleted by `close`.
@@ -504,9 +676,9 @@ impl Worker {
                 ((self.cost.get() as f64 / price) as u64).clamp(BEAT_NS.0, BEAT_NS.1)
             }
             Beat::Fixed(interval) => {
-                let interval = interval.as_nanos() as u64;
-                self.due.set(now + interval);
-                interval
+                let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+                self.due.set(now.saturating_add(interval));
+                interval.min(i64::MAX as u64)
             }
             Beat::Forks(_) => return,
         };
@@ -559,6 +731,9 @@ impl Worker {
             Ok(task) => task,
             Err(error) => std::panic::resume_unwind(Box::new(ChildFailed(error))),
         };
+        if self.is_without_room() {
+            return None;
+        }
         let arguments = self.encoded(offer.name(), offer.encode());
         self.share_bytes(task, arguments, parent, path, Content::Task { is_joined: false })
     }
@@ -589,7 +764,10 @@ impl Worker {
     ) -> bool {
         let step = within(Step::Share);
         let mut blobs = Vec::new();
-        let Some(arguments) = self.blob(id, arguments, "in", &mut blobs) else { return false };
+        let Some(arguments) = self.blob(id, arguments, "in", &mut blobs) else {
+            self.note_room(false);
+            return false;
+        };
         let run = self.run.get();
         let record = Record {
             generation: id.generation,
@@ -605,7 +783,7 @@ impl Worker {
         match handle.put(&bytes) {
             Ok(_) => self.delete_replaced(id),
             // A part of a bag must be there: it cannot be forked again.
-            Err(StoreError::Timeout { .. }) if content == Content::Part => {
+            Err(StoreError::Timeout { .. }) if matches!(content, Content::Part { .. }) => {
                 self.put_until_there(id, &bytes);
                 self.delete_replaced(id);
             }
@@ -613,16 +791,41 @@ impl Worker {
             Err(StoreError::Timeout { .. }) => {}
             Err(StoreError::OutOfMemory { .. }) => {
                 self.delete(blobs);
+                self.note_room(false);
                 return false;
             }
             Err(error) => self.fail(Error::Store(error)),
         }
-        self.slots.borrow_mut().set(Use { id, parent, path, content, blobs });
+        self.note_room(true);
+        let has_bag = matches!(content, Content::Part { .. });
+        let has_hint = false;
+        self.slots.borrow_mut().set(Use { id, parent, path, content, has_bag, has_hint, blobs });
         drop(step);
         self.count(|counts| &counts.shared);
-        let _step = within(Step::Advertise);
-        self.boards.advertise(id);
+        self.advertise(id);
         true
+    }
+
+    /// The step `advertise`: writes a hint about an own task to the own board, if there is room.
+    fn advertise(&self, id: TaskId) -> bool {
+        let _step = within(Step::Advertise);
+        let has_hint = self.boards.advertise(id);
+        if let Some(used) = self.slots.borrow_mut().get_mut(id.slot) {
+            used.has_hint = has_hint;
+        }
+        has_hint
+    }
+
+    /// Writes hints about own tasks for which the board had no room before; returns whether there
+    /// were any. The oldest stand for the most work.
+    fn advertise_the_rest(&self) -> bool {
+        if mutant("hints-once") {
+            return false;
+        }
+        let mut unjoined = self.slots.borrow().unjoined(|used| !used.has_hint);
+        unjoined.sort_unstable_by_key(|id| id.generation);
+        let hints = unjoined.into_iter().take_while(|&id| self.advertise(id)).count();
+        hints > 0
     }
 
     /// Takes a slot, and tells before its first use that it is used.
@@ -636,6 +839,7 @@ impl Worker {
         if used > self.shared.slots_told.load(Ordering::Acquire) {
             let told = (used * 2).max(16).min(self.options.slots);
             if !self.tell(|info| info.slots = told) {
+                self.note_room(false);
                 return None;
             }
             self.shared.slots_told.store(told, Ordering::Release);
@@ -653,8 +857,25 @@ impl Worker {
             match self.store.put(&key, &bytes) {
                 Ok(_) => return true,
                 Err(StoreError::OutOfMemory { .. }) => return false,
-                Err(error) => self.try_again_after(error, &mut 0),
+                Err(error) => self.try_again_after(error, &mut Room::default()),
             }
+        }
+    }
+
+    /// Whether the store had no room a short while ago.
+    pub(crate) fn is_without_room(&self) -> bool {
+        self.job.now() < self.no_room_until.get() && !mutant("no-pause-without-room")
+    }
+
+    /// Notes whether the store had room for something that this worker can do without. Without room
+    /// the worker asks again after longer and longer pauses.
+    pub(crate) fn note_room(&self, has_room: bool) {
+        if has_room {
+            self.no_room_pause.set(ROOM.0);
+        } else {
+            let pause = self.no_room_pause.get();
+            self.no_room_until.set(self.job.now().after(pause));
+            self.no_room_pause.set((pause * 2).min(ROOM.1));
         }
     }
 
@@ -675,7 +896,7 @@ impl Worker {
             match self.store.put(&key, &bytes) {
                 Ok(_) => break,
                 Err(StoreError::OutOfMemory { .. }) => return None,
-                Err(error) => self.try_again_after(error, &mut 0),
+                Err(error) => self.try_again_after(error, &mut Room::default()),
             }
         }
         blobs.push(key);
@@ -700,6 +921,9 @@ impl Worker {
         slot: Option<u32>,
         saving: Saving,
     ) -> Option<u32> {
+        if self.is_without_room() {
+            return None;
+        }
         let _step = within(Step::SaveLeft);
         let taken = slot.and_then(|slot| {
             let slots = self.slots.borrow();
@@ -712,17 +936,24 @@ impl Worker {
         // A state that is saved again in its slot gets a new generation, and with it new keys.
         let id = TaskId { generation: self.slots.borrow_mut().next_generation(), ..id };
         let mut blobs = Vec::new();
+        let mut blob = |bytes| {
+            let blob = self.blob(id, bytes, "saved", &mut blobs);
+            if blob.is_none() {
+                self.note_room(false);
+            }
+            blob
+        };
         let saved = match saving {
-            Saving::Left { right, output } => {
-                Saved::Left { right, output: self.blob(id, output, "saved", &mut blobs)? }
-            }
-            Saving::State { next, state } => {
-                Saved::State { next, state: self.blob(id, state, "saved", &mut blobs)? }
-            }
-            Saving::Bag { rest, parts } => {
-                Saved::Bag { rest: self.blob(id, rest, "saved", &mut blobs)?, parts }
-            }
+            Saving::Left { fork, output } => Saved::Left { fork, output: blob(output)? },
+            Saving::State { next, state } => Saved::State { next, state: blob(state)? },
+            Saving::Bag { rest, parts } => Saved::Bag { rest: blob(rest)?, parts },
             Saving::Waits => Saved::Waits,
+        };
+        let content = match &saved {
+            Saved::Left { .. } => Content::Left,
+            Saved::State { .. } => Content::State,
+            Saved::Bag { .. } => Content::Bag,
+            Saved::Waits => Content::Waits,
         };
         let run = self.run.get();
         let progress =
@@ -732,20 +963,26 @@ impl Worker {
             Ok(_) => self.delete_replaced(id),
             Err(StoreError::OutOfMemory { .. }) => {
                 self.delete(blobs);
+                self.note_room(false);
                 return None;
             }
             // Not known to be saved, so nothing is covered by it.
             Err(StoreError::Timeout { .. }) => return None,
             Err(error) => self.fail(Error::Store(error)),
         }
-        let content = Content::Progress;
+        self.note_room(true);
         let before = {
             let mut slots = self.slots.borrow_mut();
-            let before = slots.get_mut(id.slot).map(|used| std::mem::take(&mut used.blobs));
-            slots.set(Use { id, parent, path, content, blobs });
+            let before = slots.get_mut(id.slot);
+            let (has_bag, before) = before.map_or((false, Vec::new()), |used| {
+                (used.has_bag, std::mem::take(&mut used.blobs))
+            });
+            let has_bag = has_bag || content == Content::Bag;
+            let has_hint = false;
+            slots.set(Use { id, parent, path, content, has_bag, has_hint, blobs });
             before
         };
-        self.delete(before.unwrap_or_default());
+        self.delete(before);
         self.count(|counts| &counts.saved);
         Some(id.slot)
     }

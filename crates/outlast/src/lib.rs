@@ -77,7 +77,9 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `mpi` | jobs over Open MPI 5 with ULFM, on a host or several (`engine::mpi`) |
-//! | `serde` | typed values: `Store::put_as` and `Store::get_as` |
+//! | `serde` | typed values as JSON: `Store::put_as` and `Store::get_as` |
+//! | `postcard` | typed values in a binary form: `Store::put_binary` and `Store::get_binary` |
+//! | `async` | a wait for a key as a future, for any executor: `Store::wait_async` |
 //! | `sim` | the simulator `outlast::sim`: thousands of members in a thread, seeded, with replay |
 //! | `faults` | fault injection for tests: [`failpoint`], and stopping and killing members |
 //!
@@ -98,6 +100,7 @@
 //! | [`Job`] | the membership of a process in its job |
 //! | [`engine`] | members, one-sided memory, messages, deaths: `shm`, `mpi`, `sim` |
 //! | [`launch`] | starting the members from a program or a test |
+//! | [`observe`] | the running jobs of this user, read from outside |
 //!
 //! `store` and `rma` are written once, above the engine, and do not know which engine is below.
 //!
@@ -118,6 +121,7 @@ pub mod failpoint;
 pub mod image;
 mod job;
 pub mod launch;
+pub mod observe;
 pub mod protect;
 pub mod rma;
 #[cfg(feature = "sim")]

@@ -39,9 +39,23 @@
 //! arrives either. A request that was forgotten ([`crate::engine::Pending`]) before it was served
 //! may be dropped, while requests behind it are served.
 //!
+//! On the network link several members can be of a node ([`Options::nodes`]). They map each other's
+//! memory and share a view. A member that is stopped in the middle of a request completes it later,
+//! also if its requester is known to be dead by then.
+//!
 //! A member dies when its body returns without [`Job::leave`], as a process that exits does, or
 //! panics. When a member dies, its activities are unwound: their destructors run, and calls of the
 //! engine in them return [`crate::Error::Ended`]. So do calls made while a panic unwinds.
+//!
+//! # What is not modelled
+//! The simulator is weaker than the engines shm and mpi in these. Tests with real processes cover
+//! them.
+//! - An operation that is in flight when the death of its target becomes known returns no data of
+//!   the dead member: it returns [`crate::Error::Dead`]. On shm it may return what was in memory.
+//! - [`Job::send`] and [`Job::grow`] never run out of memory below their limits.
+//! - The words of all puts and gets have a single order, which all members see. On a processor with
+//!   weak ordering two members may see the words of two puts in different orders, until an
+//!   operation on a word comes in between.
 
 use crate::engine::sim::{self, Host, Sim};
 use crate::job::{Backend, Job};

@@ -1,10 +1,14 @@
 /*
- * Bad input: null handles, wrong sizes, closed stores, use after leave, and fork after open. Each
- * has its own code and a message, and changes nothing.
+ * Bad input: null handles, wrong sizes, closed stores, use after leave, fork after open, and a
+ * plug-in that is missing or of another MPI, whose file is the argument. Each has its own code and
+ * a message, and changes nothing. Signals end no wait.
  */
 #include "check.h"
 
+#include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /* Expects a code, and a message with this text. */
 #define REFUSED(wanted, words, call) \
@@ -165,12 +169,47 @@ static void forks(outlast_job *job) {
     outlast_handle_free(handle);
 }
 
-int main(void) {
+static volatile sig_atomic_t signals;
+
+static void count_signal(int number) {
+    (void)number;
+    signals++;
+}
+
+/* Waits while signals come, every 10 ms: the waits last as long as without them. */
+static void waits_with_signals(void) {
+    struct sigaction action = {.sa_handler = count_signal};
+    struct itimerval often = {{0, 10000}, {0, 10000}}, never = {{0, 0}, {0, 0}};
+    struct timespec began, ended;
+    outlast_lock_guard *guard, *other;
+    EXPECT(OUTLAST_OK, outlast_lock(store, "held", 4, 1000, &guard, NULL));
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    EXPECT(OUTLAST_ABSENT, outlast_wait(store, "none", 4, NULL, 100, -1, NULL, 0, NULL, NULL));
+    EXPECT(OUTLAST_LOCKED, outlast_lock(store, "held", 4, 100, &other, NULL));
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    double seconds = ended.tv_sec - began.tv_sec + (ended.tv_nsec - began.tv_nsec) * 1e-9;
+    CHECK(signals > 0 && seconds > 0.19);
+    EXPECT(OUTLAST_OK, outlast_unlock(guard));
+}
+
+/* Joins over MPI with a file that is no plug-in for the MPI of this process. */
+static void refused_plugin(const char *file, const char *reason) {
+    outlast_job *job;
+    setenv("OUTLAST_MPI_SHIM", file, 1);
+    REFUSED(OUTLAST_NOT_JOINED, reason, outlast_join_mpi(NULL, 0, &job));
+    CHECK(strstr(outlast_error(), "outlast mpi setup") != NULL);
+}
+
+int main(int count, char **arguments) {
     outlast_job *job;
     /* Without a plug-in for MPI the message says what to type. */
     setenv("OUTLAST_ENGINE", "mpi", 1);
-    setenv("OUTLAST_MPI_SHIM", "/nowhere/plug-in.so", 1);
-    REFUSED(OUTLAST_NOT_JOINED, "outlast mpi setup", outlast_join_mpi(NULL, 0, &job));
+    refused_plugin("/nowhere/plug-in.so", "does not exist");
+    if (count > 1) {
+        refused_plugin(arguments[1], "runs with another MPI");
+    }
     unsetenv("OUTLAST_MPI_SHIM");
     unsetenv("OUTLAST_ENGINE");
     EXPECT(OUTLAST_OK, outlast_join(&job));
@@ -178,6 +217,7 @@ int main(void) {
     null_handles(job);
     wrong_sizes(job);
     forks(job);
+    waits_with_signals();
     outlast_handle *handle;
     outlast_pin *pin;
     outlast_tx *tx;

@@ -93,6 +93,18 @@ static void every_call_once(uint32_t me) {
     EXPECT(OUTLAST_OK, outlast_transaction(store, transfer, &number));
     EXPECT(77, outlast_transaction(store, refuse, NULL));
     EXPECT(OUTLAST_ABSENT, outlast_exists(store, "refused", 7));
+    key_len = snprintf(key, sizeof key, "required/%u", me);
+    EXPECT(OUTLAST_OK, outlast_put(store, key, key_len, "read", 4, &first));
+    EXPECT(OUTLAST_OK, outlast_tx_begin(store, &tx));
+    EXPECT(OUTLAST_OK, outlast_tx_require(tx, key, key_len, &first));
+    EXPECT(OUTLAST_OK, outlast_tx_require(tx, "refused", 7, NULL));
+    EXPECT(OUTLAST_OK, outlast_tx_put(tx, key, key_len, "kept", 4));
+    EXPECT(OUTLAST_OK, outlast_tx_commit(tx));
+    outlast_tx_free(tx);
+    EXPECT(OUTLAST_OK, outlast_tx_begin(store, &tx));
+    EXPECT(OUTLAST_CONFLICT, outlast_tx_require(tx, key, key_len, &first));
+    EXPECT(OUTLAST_CONFLICT, outlast_tx_require(tx, key, key_len, NULL));
+    outlast_tx_free(tx);
 
     /* Invalid arguments: there is a message, and nothing is changed. */
     EXPECT(OUTLAST_INVALID, outlast_put(store, NULL, 4, "x", 1, NULL));

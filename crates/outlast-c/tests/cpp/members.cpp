@@ -2,38 +2,9 @@
  * A job of C++ programs: each makes every call of outlast.hpp. Then the last member reports that it
  * is ready to be killed, and the survivors take over its keys.
  */
-#include "outlast.hpp"
-
-#include <cstdio>
-#include <thread>
-#include <unistd.h>
+#include "check.hpp"
 
 using namespace std::chrono_literals;
-
-/* Ends the program if the condition does not hold. */
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            std::fprintf(stderr, "line %d: it does not hold: %s\n", __LINE__, #condition); \
-            std::exit(1); \
-        } \
-    } while (0)
-
-/* Makes a call and expects an Error with this status. */
-template <class Call> void expect(outlast::Status status, int line, Call call) {
-    try {
-        call();
-    } catch (const outlast::Error &error) {
-        if (error.status() == status && *error.what() != '\0') {
-            return;
-        }
-        std::fprintf(stderr, "line %d: %s\n", line, error.what());
-        std::exit(1);
-    }
-    std::fprintf(stderr, "line %d: no error\n", line);
-    std::exit(1);
-}
-#define EXPECT(status, call) expect(status, __LINE__, [&] { call; })
 
 struct Particle {
     double position[3];
@@ -147,6 +118,18 @@ static void transactions(const outlast::Store &store, std::uint32_t me) {
         is_thrown = std::string_view(error.what()) == "of the program";
     }
     CHECK(is_thrown && !store.exists(key));
+
+    const auto first = store.put(key + "/read", "1");
+    store.transaction([&](outlast::Transaction &tx) {
+        tx.require(key + "/read", first);
+        tx.require(key + "/none", std::nullopt);
+        tx.put(key + "/read", "2");
+    });
+    EXPECT(outlast::Status::conflict, store.transaction([&](outlast::Transaction &tx) {
+        tx.put(key + "/none", "x");
+        tx.require(key + "/read", first);
+    }));
+    CHECK(store.get(key + "/read")->bytes == "2" && !store.exists(key + "/none"));
 
     std::error_code ec;
     store.transaction([&](outlast::Transaction &tx, std::error_code &inner) {

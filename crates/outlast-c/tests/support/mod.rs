@@ -2,7 +2,8 @@
 
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -11,6 +12,25 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) fn library_folder() -> PathBuf {
     let own = std::env::current_exe().expect("own path");
     own.parent().expect("a folder").to_path_buf()
+}
+
+/// Compiles a program in C or C++ against the headers, with all warnings as errors, and links it
+/// with the library.
+pub(crate) fn compile(compiler: &str, options: &[&str], source: &Path, program: &Path) {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let library = library_folder();
+    let output = Command::new(compiler)
+        .args(options)
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(program)
+        .arg(source)
+        .arg(format!("-I{}", include.display()))
+        .arg(format!("-L{}", library.display()))
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-loutlast_c")
+        .output()
+        .expect("a compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Starts four members, kills the last member when it is ready, and expects the survivors to
@@ -33,4 +53,33 @@ pub(crate) fn kill_the_last_of(launch: Launch) {
     for member in 0..3 {
         assert_eq!(outcome.stdout(MemberId(member)), "ok\n", "{said}");
     }
+}
+
+/// Runs a program with all kinds of bad input as the only member of a job.
+pub(crate) fn check_bad(launch: Launch, folder: &Path) {
+    let launch = launch.args([plugin_of_another_mpi(folder)]);
+    let outcome = launch.output(Output::Capture).start().expect("started").wait(LIMIT);
+    assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
+    assert_eq!(outcome.stdout(MemberId(0)), "ok\n");
+}
+
+/// Makes a plug-in of another MPI: all functions are there, and the library is not Open MPI.
+pub(crate) fn plugin_of_another_mpi(folder: &Path) -> PathBuf {
+    let source = include_str!("../../../outlast-mpi-sys/src/lib.rs");
+    let names = source.split("fn outlast_mpi_").skip(1).filter_map(|rest| rest.split('(').next());
+    let mut code = String::from(
+        "#include <string.h>\nint outlast_mpi_interface(void) { return 1; }\n\
+         int outlast_mpi_versions(int *major, int *minor, char *text, int room) {\n\
+         (void)room;\n*major = 5;\n*minor = 0;\n\
+         strcpy(text, \"MPICH Version: 4.1\");\nreturn 0;\n}\n",
+    );
+    for name in names.filter(|name| *name != "versions") {
+        code += &format!("int outlast_mpi_{name}(void) {{ return 1; }}\n");
+    }
+    let (source, made) = (folder.join("plug-in.c"), folder.join("plug-in.so"));
+    std::fs::write(&source, code).expect("written");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&made).arg(&source);
+    assert!(cc.status().expect("a C compiler").success());
+    made
 }

@@ -40,7 +40,7 @@ pub(super) struct DetectionBench {
     #[arg(long)]
     busy: bool,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 /// A member of the benchmark; started by it

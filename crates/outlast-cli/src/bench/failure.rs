@@ -50,7 +50,7 @@ pub(super) struct FailoverBench {
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64M")]
     map: u64,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 /// Measure how fast lost replicas are repaired
@@ -76,7 +76,7 @@ pub(super) struct RepairBench {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     kills: u16,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 /// A member of the benchmark; started by it

@@ -9,16 +9,23 @@
 //! | [`all`] | everything in turn, for a single report |
 //! | [`store`] | puts and gets against memcpy, other stores ([`peers`]) and the published way ([`ping`]) |
 //! | [`tx`] | transactions against puts |
+//! | [`load`] | mixed calls, fixed rates, many callers, many members, and the poster's figure |
 //! | [`detection`], [`failure`] | how fast deaths are known, puts go on, replicas are back |
+//! | [`cost`] | what a killed process costs writers, here and with other stores |
+//! | [`memory`] | the memory of a key with all its copies |
 //! | [`snapshot`] | snapshots against dd |
 //! | [`tasks`] | programs of tasks against rayon, and against themselves without saving |
 //! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]) |
 //! | [`sim`] | the speed of the simulator |
 
 mod all;
+mod cost;
 mod detection;
 mod failure;
+mod load;
+mod memory;
 mod openmpi;
+mod pace;
 mod peers;
 mod ping;
 mod sim;
@@ -28,19 +35,23 @@ mod tasks;
 mod tx;
 mod ulfm;
 
-use crate::report::figures::{Latency, latencies, time};
+use crate::report::figures::{Bar, Curve, Latency, bars, curves, latencies, short, time};
 use crate::report::file::{ReportFile, report_file};
 use crate::report::machine::{Machine, command_line};
 use crate::report::page::{Page, Section, Table};
 use crate::report::{print_table, say, write_json};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
+use cost::{Course, FAILURE};
 use outlast::launch::Outcome;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+pub(crate) use cost::CourseMember;
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
+pub(crate) use load::LoadBenchMember;
+pub(crate) use memory::MemoryBenchMember;
 pub(crate) use peers::PeerServer;
 pub(crate) use snapshot::SnapshotBenchMember;
 pub(crate) use store::StoreBenchMember;
@@ -59,32 +70,84 @@ enum Benchmark {
     All(all::AllBench),
     Detection(detection::DetectionBench),
     Failover(failure::FailoverBench),
+    Failure(cost::FailureBench),
     Get(store::GetBench),
+    Growth(load::GrowthBench),
+    Memory(memory::MemoryBench),
+    Mixed(load::MixedBench),
+    Poster(load::PosterBench),
     Put(store::PutBench),
+    Rate(load::RateBench),
     Repair(failure::RepairBench),
     Sim(sim::SimBench),
     Snapshot(snapshot::SnapshotBench),
     Tasks(tasks::TasksBench),
+    Throughput(load::ThroughputBench),
     Tx(tx::TxBench),
     Ulfm(ulfm::UlfmBench),
 }
 
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
+        if self.what.args().pinned {
+            pin()?;
+        }
         match self.what {
             Benchmark::All(all) => all.execute(),
             Benchmark::Detection(detection) => detection.execute(),
             Benchmark::Failover(failover) => failover.execute(),
+            Benchmark::Failure(failure) => failure.execute(),
             Benchmark::Get(get) => get.execute(),
+            Benchmark::Growth(growth) => growth.execute(),
+            Benchmark::Memory(memory) => memory.execute(),
+            Benchmark::Mixed(mixed) => mixed.execute(),
+            Benchmark::Poster(poster) => poster.execute(),
             Benchmark::Put(put) => put.execute(),
+            Benchmark::Rate(rate) => rate.execute(),
             Benchmark::Repair(repair) => repair.execute(),
             Benchmark::Sim(sim) => sim.execute(),
             Benchmark::Snapshot(snapshot) => snapshot.execute(),
             Benchmark::Tasks(tasks) => tasks.execute(),
+            Benchmark::Throughput(throughput) => throughput.execute(),
             Benchmark::Tx(tx) => tx.execute(),
             Benchmark::Ulfm(ulfm) => ulfm.execute(),
         }
     }
+}
+
+impl Benchmark {
+    fn args(&self) -> &BenchArgs {
+        match self {
+            Benchmark::All(all) => &all.args,
+            Benchmark::Detection(detection) => &detection.args,
+            Benchmark::Failover(failover) => &failover.args,
+            Benchmark::Failure(failure) => &failure.args,
+            Benchmark::Get(get) => &get.args,
+            Benchmark::Growth(growth) => &growth.args,
+            Benchmark::Memory(memory) => &memory.args,
+            Benchmark::Mixed(mixed) => &mixed.load.args,
+            Benchmark::Poster(poster) => &poster.args,
+            Benchmark::Put(put) => &put.args,
+            Benchmark::Rate(rate) => &rate.load.args,
+            Benchmark::Repair(repair) => &repair.args,
+            Benchmark::Sim(sim) => &sim.args,
+            Benchmark::Snapshot(snapshot) => &snapshot.args,
+            Benchmark::Tasks(tasks) => &tasks.args,
+            Benchmark::Throughput(throughput) => &throughput.load.args,
+            Benchmark::Tx(tx) => &tx.args,
+            Benchmark::Ulfm(ulfm) => &ulfm.args,
+        }
+    }
+}
+
+/// Keeps this process, and all that it starts, on the first core that it may use.
+fn pin() -> anyhow::Result<()> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None)?;
+    let first = (0..CpuSet::MAX_CPU).find(|&core| allowed.is_set(core)).unwrap_or(0);
+    let mut only = CpuSet::new();
+    only.set(first);
+    sched_setaffinity(None, &only).map_err(|error| anyhow::anyhow!("pinning to a core: {error}"))
 }
 
 /// The options of all benchmarks.
@@ -96,6 +159,9 @@ struct BenchArgs {
     /// Write a page for a browser to this file
     #[arg(long, value_name = "FILE", value_parser = report_file)]
     report: Option<ReportFile>,
+    /// Keep all processes of this run on one core; without it they are free
+    #[arg(long)]
+    pinned: bool,
 }
 
 /// A measurement.
@@ -130,6 +196,15 @@ struct Row {
     /// How many of the samples did not end, if a member was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     hung: Option<usize>,
+    /// How many callers there were at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callers: Option<usize>,
+    /// How many calls all callers together made in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls_per_s: Option<f64>,
+    /// Bytes of memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
 }
 
 impl Row {
@@ -160,6 +235,9 @@ struct BenchReport {
     remarks: Vec<String>,
     #[serde(skip_serializing_if = "<[(String, String)]>::is_empty")]
     versions: Vec<(String, String)>,
+    /// Runs in which a process was killed.
+    #[serde(skip_serializing_if = "<[Course]>::is_empty")]
+    courses: Vec<Course>,
 }
 
 /// An error with the members' messages, if a member failed that was not killed.
@@ -180,82 +258,110 @@ struct Origin {
     remarks: Vec<String>,
     /// The contenders that are programs of others, with their versions.
     versions: Vec<(String, String)>,
+    /// Runs in which a process was killed.
+    courses: Vec<Course>,
 }
+
+/// What a comparison with peers compares.
+const COMPARED: &str = "Compared are unlike things: Outlast, LMDB and the caller's Hazelcast \
+                        member are memory in the calling process; Redis, etcd and memcached are \
+                        servers that it asks over sockets.";
 
 /// Prints the table and writes the JSON.
 fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
     publish_with(args, results, &Origin::default())
 }
 
-fn publish_with(args: &BenchArgs, results: Vec<Row>, origin: &Origin) -> anyhow::Result<()> {
+fn publish_with(args: &BenchArgs, mut results: Vec<Row>, origin: &Origin) -> anyhow::Result<()> {
     let json = args.json.as_deref();
+    results.iter_mut().for_each(|row| row.pinned |= args.pinned);
+    print_table(json, text_table(&results));
+    let machine = Machine::this();
+    let mode = if args.pinned { "pinned to a core" } else { "not pinned" };
+    say(
+        json,
+        format_args!(
+            "{} cores, {}, Linux {}; {mode}",
+            machine.cores, machine.processor, machine.kernel
+        ),
+    );
+    if let Some(file) = &args.report {
+        file.write(&page(&results, origin, mode))?;
+        say(json, format_args!("report: {}", file.path().display()));
+    }
+    if let Some(path) = json {
+        let command = command_line();
+        let Origin { remarks, versions, courses } = origin.clone();
+        write_json(path, &BenchReport { results, machine, command, remarks, versions, courses })?;
+    }
+    Ok(())
+}
+
+/// A table for people; columns without any value are left out.
+fn text_table(results: &[Row]) -> Vec<Vec<String>> {
     let header = [
         "what",
         "contender",
         "members",
         "size",
+        "callers",
         "samples",
         "p50",
         "p99",
         "p99.9",
         "max",
         "ratio",
+        "calls/s",
+        "bytes",
         "steps/s",
         "messages",
         "hung",
-    ]
-    .map(String::from);
-    let rows = results.iter().map(|row| {
-        // Calls that hung or failed have no time.
-        let time =
-            |ns: u64| if row.hung.is_some() && ns == 0 { "".into() } else { nanoseconds(ns) };
-        [
+    ];
+    let mut rows = vec![header.map(String::from).to_vec()];
+    rows.extend(results.iter().map(|row| {
+        // Calls that hung or failed have no time, and neither has an amount of memory.
+        let is_timeless = row.hung.is_some() || row.bytes.is_some() || row.messages.is_some();
+        let time = |ns: u64| if is_timeless && ns == 0 { "".into() } else { nanoseconds(ns) };
+        vec![
             row.what.clone(),
             row.contender.clone(),
             row.members.to_string(),
             row.size.map_or("".into(), crate::quantity::human_bytes),
+            row.callers.map_or("".into(), |callers| callers.to_string()),
             row.samples.to_string(),
             time(row.p50_ns),
             time(row.p99_ns),
             time(row.p999_ns),
             time(row.max_ns),
             row.ratio.map_or("".into(), times),
+            row.calls_per_s.map_or("".into(), |calls| format!("{calls:.0}")),
+            row.bytes.map_or("".into(), |bytes| bytes.to_string()),
             row.steps_per_s.map_or("".into(), |steps| steps.to_string()),
             row.messages.map_or("".into(), |messages| format!("{messages:.1}")),
             row.hung.map_or("".into(), |hung| hung.to_string()),
         ]
-    });
-    print_table(json, std::iter::once(header).chain(rows).collect());
-    let machine = Machine::this();
-    say(
-        json,
-        format_args!("{} cores, {}, Linux {}", machine.cores, machine.processor, machine.kernel),
-    );
-    if let Some(file) = &args.report {
-        file.write(&page(&results, origin))?;
-        say(json, format_args!("report: {}", file.path().display()));
-    }
-    if let Some(path) = json {
-        let command = command_line();
-        let Origin { remarks, versions } = origin.clone();
-        write_json(path, &BenchReport { results, machine, command, remarks, versions })?;
-    }
-    Ok(())
+    }));
+    let is_used = |column: &usize| rows[1..].iter().any(|row| !row[*column].is_empty());
+    let used: Vec<usize> = (0..header.len()).filter(is_used).collect();
+    rows.iter().map(|row| used.iter().map(|&column| row[column].clone()).collect()).collect()
 }
 
 /// The measurements as a page: a figure and a table for each kind and size of call.
-fn page(results: &[Row], origin: &Origin) -> Page {
-    let mut kinds: Vec<&str> = results.iter().map(|row| row.what.as_str()).collect();
+fn page(results: &[Row], origin: &Origin, mode: &str) -> Page {
+    let mut kinds: Vec<&str> =
+        results.iter().map(|row| row.what.split(", ").next().unwrap_or_default()).collect();
     kinds.dedup();
     let samples: usize = results.iter().map(|row| row.samples).sum();
-    let lead = "Contenders are measured in turn, in a single run on this machine. Ratios are to \
-                the floor of the same run. Lower is better.";
+    let lead = format!(
+        "Contenders are measured in turn, in a single run on this machine; processes are {mode}. \
+         Ratios are to the floor of that run, or to its first contender."
+    );
     let page = Page::new(format!("Benchmark: {}", kinds.join(", ")), lead)
         .fact(results.len(), "measurements")
         .fact(samples, "samples in all")
         .fact(results.iter().map(|row| row.members).max().unwrap_or(0), "processes at most");
     let mut groups: Vec<(String, Vec<&Row>)> = Vec::new();
-    for row in results {
+    for row in results.iter().filter(|row| !row.what.starts_with(FAILURE)) {
         let title = match row.size {
             Some(size) => format!("{}, {}", row.what, crate::quantity::human_bytes(size)),
             None => row.what.clone(),
@@ -266,25 +372,13 @@ fn page(results: &[Row], origin: &Origin) -> Page {
         }
     }
     let section = |(title, rows): (String, Vec<&Row>)| {
-        let is_repeated = |name: &str| rows.iter().filter(|row| row.contender == name).count() > 1;
-        let latency = |(colour, row): (usize, &&Row)| Latency {
-            name: match is_repeated(&row.contender) {
-                true => format!("{}, {} members", row.contender, row.members),
-                false => row.contender.clone(),
-            },
-            p25: row.p25_ns as f64,
-            p75: row.p75_ns as f64,
-            p50: row.p50_ns as f64,
-            p99: row.p99_ns as f64,
-            p999: row.p999_ns as f64,
-            max: row.max_ns as f64,
-            remark: row.ratio.map_or("".into(), |ratio| format!("{} the floor", times(ratio))),
-            colour,
-        };
-        let rows_of_figure: Vec<Latency> = rows.iter().enumerate().map(latency).collect();
-        let figure = latencies(&title, &rows_of_figure);
-        Section::new(title, "").figure(&figure).table(&table(&rows))
+        let (figure, text) = figure(&title, &rows);
+        Section::new(title, text).figure(&figure).table(&table(&rows))
     };
+    let mut page = page;
+    if let Some(courses) = cost::sections(&origin.courses) {
+        page = page.section(courses);
+    }
     let page = groups.into_iter().map(section).fold(page, Page::section);
     let page = match origin.remarks.is_empty() {
         true => page,
@@ -295,47 +389,120 @@ fn page(results: &[Row], origin: &Origin) -> Page {
     origin.versions.iter().fold(page, |page, (term, version)| page.origin(term, version))
 }
 
+/// The figure of a group of measurements, and what it shows.
+fn figure(title: &str, rows: &[&Row]) -> (String, &'static str) {
+    let mut counts: Vec<usize> = rows.iter().filter_map(|row| row.callers).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    if counts.len() > 1 {
+        let mut lines: Vec<Curve> = Vec::new();
+        for row in rows {
+            let (callers, calls) = (row.callers.unwrap_or(1), row.calls_per_s.unwrap_or(0.0));
+            match lines.iter_mut().find(|line| line.name == row.contender) {
+                Some(line) => line.points.push((callers as f64, calls)),
+                None => {
+                    let points = vec![(callers as f64, calls)];
+                    lines.push(Curve { name: row.contender.clone(), points });
+                }
+            }
+        }
+        let figure = curves(title, "callers", "calls/s", &lines);
+        return (figure, "Calls a second of all callers together. More is better.");
+    }
+    let bar =
+        |row: &&Row, value: f64, text: String| Bar { name: row.contender.clone(), value, text };
+    if rows.iter().any(|row| row.bytes.is_some()) {
+        let of = |row: &&Row| {
+            let bytes = row.bytes.unwrap_or(0);
+            bar(row, bytes as f64, format!("{bytes} bytes"))
+        };
+        let all: Vec<Bar> = rows.iter().map(of).collect();
+        return (bars(title, &all), "Bytes for a key and its value. Less is better.");
+    }
+    if rows.iter().all(|row| row.messages.is_some() && row.samples == 0) {
+        let of = |row: &&Row| {
+            let count = row.messages.unwrap_or(0.0);
+            bar(row, count, format!("{count:.1} requests"))
+        };
+        let all: Vec<Bar> = rows.iter().map(of).collect();
+        return (bars(title, &all), "Requests over the network. Less is better.");
+    }
+    let is_repeated = |name: &str| rows.iter().filter(|row| row.contender == name).count() > 1;
+    let latency = |(colour, row): (usize, &&Row)| Latency {
+        name: match is_repeated(&row.contender) {
+            true => format!("{}, {} members", row.contender, row.members),
+            false => row.contender.clone(),
+        },
+        p25: row.p25_ns as f64,
+        p75: row.p75_ns as f64,
+        p50: row.p50_ns as f64,
+        p99: row.p99_ns as f64,
+        p999: row.p999_ns as f64,
+        max: row.max_ns as f64,
+        remark: row.ratio.map_or("".into(), times),
+        colour,
+    };
+    let rows: Vec<Latency> = rows.iter().enumerate().map(latency).collect();
+    (latencies(title, &rows), "Times of single calls. Less is better.")
+}
+
+/// The table of a group; columns without any value are left out.
 fn table(rows: &[&Row]) -> Table {
-    let mut table = Table::new(
-        1,
-        &[
-            "contender",
-            "engine",
-            "members",
-            "replicas",
-            "samples",
-            "p25",
-            "p50",
-            "p75",
-            "p99",
-            "p99.9",
-            "max",
-            "ratio",
-        ],
-    );
-    for row in rows {
-        let of = |ns: u64| if ns == 0 { String::new() } else { time(ns as f64) };
-        let mut cells = vec![
-            row.contender.clone(),
-            row.engine.clone(),
-            row.members.to_string(),
-            row.replicas.map_or("".into(), |replicas| replicas.to_string()),
-            row.samples.to_string(),
-            of(row.p25_ns),
-            of(row.p50_ns),
-            of(row.p75_ns),
-            of(row.p99_ns),
-            of(row.p999_ns),
-            of(row.max_ns),
-            row.ratio.map_or("".into(), times),
-        ];
-        if let Some(steps) = row.steps_per_s {
-            cells[11] = format!("{steps} steps/s");
+    let header = [
+        "contender",
+        "engine",
+        "processes",
+        "copies",
+        "callers",
+        "samples",
+        "p25",
+        "p50",
+        "p75",
+        "p99",
+        "p99.9",
+        "max",
+        "ratio",
+        "calls/s",
+        "bytes",
+        "steps/s",
+        "requests",
+        "hung",
+    ];
+    let all: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let of = |ns: u64| if ns == 0 { String::new() } else { time(ns as f64) };
+            vec![
+                row.contender.clone(),
+                row.engine.clone(),
+                row.members.to_string(),
+                row.replicas.map_or("".into(), |replicas| replicas.to_string()),
+                row.callers.map_or("".into(), |callers| callers.to_string()),
+                row.samples.to_string(),
+                of(row.p25_ns),
+                of(row.p50_ns),
+                of(row.p75_ns),
+                of(row.p99_ns),
+                of(row.p999_ns),
+                of(row.max_ns),
+                row.ratio.map_or("".into(), times),
+                row.calls_per_s.map_or("".into(), short),
+                row.bytes.map_or("".into(), |bytes| bytes.to_string()),
+                row.steps_per_s.map_or("".into(), |steps| short(steps as f64)),
+                row.messages.map_or("".into(), |messages| format!("{messages:.1}")),
+                row.hung.map_or("".into(), |hung| hung.to_string()),
+            ]
+        })
+        .collect();
+    let is_used = |column: &usize| all.iter().any(|row| !row[*column].is_empty());
+    let used: Vec<usize> = (0..header.len()).filter(is_used).collect();
+    let names: Vec<&str> = used.iter().map(|&column| header[column]).collect();
+    let mut table = Table::new(1, &names);
+    for (index, cells) in all.iter().enumerate() {
+        table.rows.push(used.iter().map(|&column| cells[column].clone()).collect());
+        if cells[0].starts_with("Outlast") {
+            table.ours.push(index);
         }
-        if let Some(hung) = row.hung {
-            cells[11] = format!("{hung} hung");
-        }
-        table.rows.push(cells);
     }
     table
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SLACK: Duration = Duration::from_secs(60);
 
 /// The header that all programs include.
-const HEADER: &str = include_str!("../../../../bench/peers/openmpi.h");
+const HEADER: &str = include_str!("../../peers/openmpi.h");
 
 /// A compiled program. It is removed when dropped.
 pub(super) struct OpenMpi {

@@ -13,8 +13,8 @@ use outlast::store::Store;
 use outlast::{Job, MemberId};
 use std::time::{Duration, Instant};
 
-const SOURCE: &str = include_str!("../../../../bench/peers/openmpi_ping.c");
-const PONG_SOURCE: &str = include_str!("../../../../bench/peers/openmpi_pong.c");
+const SOURCE: &str = include_str!("../../peers/openmpi_ping.c");
+const PONG_SOURCE: &str = include_str!("../../peers/openmpi_pong.c");
 
 /// How long a job with a kill makes puts, and the latest moment of the kill.
 const JOB: Duration = Duration::from_millis(800);

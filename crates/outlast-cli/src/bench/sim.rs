@@ -35,7 +35,7 @@ pub(super) struct SimBench {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 /// A simulated machine to do the work on.

@@ -52,7 +52,7 @@ pub(super) struct SnapshotBench {
     #[arg(long, value_name = "PATH", default_value = ".")]
     folder: PathBuf,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 /// A member of the benchmark; started by it

@@ -39,7 +39,7 @@ pub(super) struct TasksBench {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 /// The contenders, in the order of a round.

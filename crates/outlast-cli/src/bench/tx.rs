@@ -47,7 +47,7 @@ pub(super) struct TxBench {
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 /// A member of the benchmark; started by it

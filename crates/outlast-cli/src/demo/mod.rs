@@ -25,6 +25,7 @@ use rows::{Rows, Style};
 use run::{DemoRun, Heard};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ Examples:
       outlast demo
   The report as JSON; standard output gets nothing else:
       outlast demo --json -
+  In the live view of `outlast top`; q goes back to the plain demo:
+      outlast demo --watch
   A page for a browser, with a lane for each member:
       outlast demo --report demo.html
 
@@ -71,6 +74,9 @@ pub(crate) struct Demo {
     /// How many processes to start; two of them are killed
     #[arg(short = 'n', long, alias = "ranks", value_name = "N", default_value_t = 6)]
     members: usize,
+    /// Show the run as `outlast top` does
+    #[arg(long)]
+    watch: bool,
     /// Write the report as JSON to this file; - is standard output
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -126,6 +132,9 @@ impl Demo {
             );
         }
         self.engine_args.check("demo");
+        if self.watch && !std::io::stdout().is_terminal() {
+            usage_error("demo", "--watch needs a terminal");
+        }
         let before = shared_memory_names();
         let control = CommandControl::new(self.members, 0)?;
         let launch = Launch::new(self.members)
@@ -139,8 +148,12 @@ impl Demo {
         let pids = running.pids();
         let lines = Lines::new(self.members);
         let mut run = DemoRun::new(&self, running, lines, control);
+        if self.watch {
+            run.open_view()?;
+        }
         let mut kills = Vec::new();
         let result = run.run(&mut kills);
+        run.close_view();
         run.erase_rows();
         let limit = HUNG_AFTER.saturating_sub(run.running.elapsed());
         let outcome = run.running.wait(if result.is_ok() { limit } else { Duration::ZERO });

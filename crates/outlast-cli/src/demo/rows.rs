@@ -1,6 +1,7 @@
 //! A row for each member: how many of its writes were acknowledged over time, and how it ended. On
 //! a terminal the rows are drawn again and again while the members write.
 
+use crate::terminal::{has_blocks, level, wants_colours};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -45,21 +46,6 @@ impl Style {
     fn shows_end(self) -> bool {
         self.columns > NAME + WRITES + END + 16
     }
-}
-
-/// Colours are off if NO_COLOR has any value, and on terminals without them.
-fn wants_colours(variable: impl Fn(&str) -> Option<String>) -> bool {
-    let is_set = |name| variable(name).filter(|value| !value.is_empty());
-    is_set("NO_COLOR").is_none() && is_set("TERM").is_some_and(|term| term != "dumb")
-}
-
-/// Block characters are used unless the locale names another character set than UTF-8.
-fn has_blocks(variable: impl Fn(&str) -> Option<String>) -> bool {
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .iter()
-        .find_map(|name| variable(name).filter(|value| !value.is_empty()));
-    let set = locale.as_deref().and_then(|locale| locale.split_once('.')).map(|(_, set)| set);
-    set.is_none_or(|set| set.to_ascii_lowercase().replace('-', "").starts_with("utf8"))
 }
 
 /// What the rows show.
@@ -150,15 +136,6 @@ fn paint(bar: &mut String, style: Style, colour: &str, text: char) {
     bar.push(text);
 }
 
-/// A character that is as high as the count.
-fn level(count: u64, most: u64, has_blocks: bool) -> char {
-    let levels = if has_blocks { "▁▂▃▄▅▆▇█" } else { ".:-=+*%#" };
-    match count {
-        0 => ' ',
-        count => levels.chars().nth((count * 8).div_ceil(most).max(1) as usize - 1).unwrap_or('#'),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,29 +192,5 @@ mod tests {
         assert!(rows.lines(PLAIN_STYLE).is_empty());
         rows.record(Duration::ZERO, &[0, 0]);
         assert_eq!(rows.lines(PLAIN_STYLE).len(), 2);
-    }
-
-    #[test]
-    fn colours_and_blocks_follow_the_environment() {
-        let variables = |set: &'static [(&str, &str)]| {
-            move |name: &str| {
-                let found = set.iter().find(|(other, _)| *other == name);
-                found.map(|(_, value)| value.to_string())
-            }
-        };
-        assert!(wants_colours(variables(&[("TERM", "xterm")])));
-        assert!(wants_colours(variables(&[("TERM", "xterm"), ("NO_COLOR", "")])));
-        for without in [
-            &[][..],
-            &[("TERM", "dumb")],
-            &[("TERM", "xterm"), ("NO_COLOR", "1")],
-            &[("TERM", "xterm"), ("NO_COLOR", "0")],
-        ] {
-            assert!(!wants_colours(variables(without)), "{without:?}");
-        }
-        for with in [&[][..], &[("LANG", "C.UTF-8")], &[("LANG", "en_US.utf8")], &[("LANG", "C")]] {
-            assert!(has_blocks(variables(with)), "{with:?}");
-        }
-        assert!(!has_blocks(variables(&[("LC_ALL", "de_DE.ISO-8859-1"), ("LANG", "C.UTF-8")])));
     }
 }

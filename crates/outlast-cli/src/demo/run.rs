@@ -5,11 +5,14 @@ use super::{Demo, DemoLine, HUNG_AFTER, KILLS_AT, KillReport, NOTE_LEN, REPLICAS
 use crate::control::{CommandControl, Phase};
 use crate::members::{DeathNews, Lines, describe, machine_ns};
 use crate::report::say;
+use crate::top::{View, Wish, catch_signals};
 use anyhow::{bail, ensure};
 use outlast::MemberId;
 use outlast::launch::{Event, Running};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What the members have reported so far.
@@ -54,6 +57,12 @@ pub(super) struct DemoRun<'a> {
     /// When the rows were drawn last, and how many there are on the terminal.
     drawn: Option<Instant>,
     height: usize,
+    /// With `--watch`: the live view, until the user quits it.
+    view: Option<View>,
+    /// The lines that are printed when the view is closed.
+    held: Vec<String>,
+    /// With `--watch`: whether a signal asks for the end.
+    is_asked_to_end: Arc<AtomicBool>,
 }
 
 /// How often the rows are drawn.
@@ -68,7 +77,47 @@ impl<'a> DemoRun<'a> {
     ) -> DemoRun<'a> {
         let rows = Rows { length: WORK, ..Rows::default() };
         let heard = Heard::default();
-        DemoRun { demo, running, lines, heard, control, began: None, rows, drawn: None, height: 0 }
+        DemoRun {
+            demo,
+            running,
+            lines,
+            heard,
+            control,
+            began: None,
+            rows,
+            drawn: None,
+            height: 0,
+            view: None,
+            held: Vec::new(),
+            is_asked_to_end: Arc::default(),
+        }
+    }
+
+    /// Shows the run in the live view.
+    pub(super) fn open_view(&mut self) -> anyhow::Result<()> {
+        self.is_asked_to_end = catch_signals()?;
+        let first = self.running.pids().first().copied();
+        self.view = first.map(View::of_process).transpose()?;
+        Ok(())
+    }
+
+    /// Closes the live view, and prints what was said meanwhile.
+    pub(super) fn close_view(&mut self) {
+        if self.view.take().is_some() {
+            self.held.drain(..).for_each(|line| say(self.demo.json.as_deref(), line));
+        }
+    }
+
+    /// Draws the live view, if it is open.
+    fn watch(&mut self) -> anyhow::Result<()> {
+        let wish = self.view.as_mut().map_or(Ok(Wish::GoOn), View::tick)?;
+        if wish != Wish::GoOn {
+            self.close_view();
+        }
+        let is_interrupted =
+            wish == Wish::Interrupt || self.is_asked_to_end.load(Ordering::Relaxed);
+        ensure!(!is_interrupted, "interrupted; the members are ended");
+        Ok(())
     }
 
     /// Drives the members through the demo, and adds a report for each kill.
@@ -174,6 +223,7 @@ impl<'a> DemoRun<'a> {
                 bail!(describe(&end, &String::from_utf8_lossy(&stderr)));
             }
         }
+        self.watch()?;
         self.draw_rows();
         Ok(())
     }
@@ -208,6 +258,9 @@ impl<'a> DemoRun<'a> {
     /// Draws a row for each member while they write, if standard error is a terminal.
     fn draw_rows(&mut self) {
         let (Some(began), true) = (self.began, std::io::stderr().is_terminal()) else { return };
+        if self.view.is_some() {
+            return;
+        }
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < FRAME) {
             return;
         }
@@ -236,6 +289,13 @@ impl<'a> DemoRun<'a> {
     fn line(&mut self, text: impl std::fmt::Display) {
         self.erase_rows();
         let elapsed = self.running.elapsed().as_secs_f64();
-        say(self.demo.json.as_deref(), format_args!("{elapsed:6.3} s  {text}"));
+        let line = format!("{elapsed:6.3} s  {text}");
+        match &mut self.view {
+            Some(view) => {
+                view.note(&text.to_string());
+                self.held.push(line);
+            }
+            None => say(self.demo.json.as_deref(), line),
+        }
     }
 }

@@ -191,10 +191,7 @@ fn engine_statuses(checks: &[Check], mpi: &OpenMpi) -> Vec<EngineStatus> {
         EngineStatus {
             engine: "mpi",
             status: mpi_status,
-            because: mpi_missing.unwrap_or(
-                "Open MPI with ULFM is here; `outlast mpi setup` compiles the plug-in for it"
-                    .into(),
-            ),
+            because: mpi_missing.unwrap_or("Open MPI with ULFM and the plug-in are here".into()),
             launch: format!("{as_root}{mpirun} --with-ft ulfm{oversubscribe} -n 4 PROGRAM ARGS..."),
         },
     ]
@@ -266,5 +263,23 @@ mod tests {
         assert_eq!(status("mpirun"), Status::Ok);
         assert_eq!(status("Open MPI"), Status::Missing);
         assert_eq!(status("ULFM"), Status::Missing);
+    }
+
+    #[test]
+    fn the_plugin_is_compared_with_the_mpi_of_mpirun() {
+        let info = "  Open MPI: 5.0.11\n  FT MPI support: yes\n".to_string();
+        let mpi = OpenMpi { mpirun: None, mpicc: Some("/m/mpicc".into()), info: Some(info) };
+        let plugin = |version: &str| outlast_mpi_sys::Plugin {
+            path: "/p/liboutlast_mpi.so".into(),
+            mpi: format!("Open MPI v{version}"),
+        };
+        let good = mpi.plugin(Ok(plugin("5.0.11")));
+        assert_eq!(good.status, Status::Ok, "{good:?}");
+        assert_eq!(good.found, "/p/liboutlast_mpi.so, for Open MPI v5.0.11");
+        let other = mpi.plugin(Ok(plugin("5.0.7")));
+        assert_eq!(other.status, Status::Warning, "{other:?}");
+        assert_eq!(other.advice, "type: MPICC=/m/mpicc outlast mpi setup");
+        let none = mpi.plugin(Err("there is no plug-in".into()));
+        assert_eq!((none.status, &*none.advice), (Status::Missing, &*other.advice));
     }
 }

@@ -66,8 +66,28 @@ impl OpenMpi {
             ),
             None => check("mpi", "ULFM", Status::Missing, "unknown", "see Open MPI"),
         });
+        checks.push(self.plugin(outlast_mpi_sys::inspect()));
         checks.push(namespaces());
         checks
+    }
+
+    /// Checks the plug-in through which programs call MPI: it is there, and for the MPI of mpirun.
+    pub(super) fn plugin(&self, found: Result<outlast_mpi_sys::Plugin, String>) -> Check {
+        let mpicc = self.mpicc.as_ref().map_or("mpicc".into(), |path| path.display().to_string());
+        let setup = format!("type: MPICC={mpicc} outlast mpi setup");
+        match found {
+            Ok(plugin) => {
+                let text = format!("{}, for {}", plugin.path.display(), plugin.mpi);
+                match self.field("Open MPI") {
+                    Some(version) if !plugin.mpi.ends_with(&format!("v{version}")) => {
+                        let text = format!("{text}, and mpirun is of {version}");
+                        check("mpi", "plug-in", Status::Warning, text, setup)
+                    }
+                    _ => check("mpi", "plug-in", Status::Ok, text, ""),
+                }
+            }
+            Err(reason) => check("mpi", "plug-in", Status::Missing, reason, setup),
+        }
     }
 }
 

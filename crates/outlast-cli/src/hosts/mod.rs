@@ -19,6 +19,7 @@ mod listed;
 
 use anyhow::{Context, bail};
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,6 +42,29 @@ pub(crate) struct Hosts {
     folder: PathBuf,
     /// What the names of their namespaces begin with.
     prefix: String,
+}
+
+/// The network of a host.
+#[derive(Clone)]
+pub(crate) struct Network(PathBuf);
+
+impl Network {
+    /// Runs a function in a thread in this network. Sockets that it makes stay there.
+    pub(crate) fn run<T: Send>(
+        &self,
+        function: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        let enter_and_run = || {
+            let network = std::fs::File::open(&self.0)
+                .with_context(|| format!("opening {}", self.0.display()))?;
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(network.as_fd(), kind)
+                .context("entering the network of a host")?;
+            function()
+        };
+        std::thread::scope(|scope| scope.spawn(enter_and_run).join())
+            .map_err(|_| anyhow::anyhow!("a thread in the network of a host panicked"))?
+    }
 }
 
 fn host_name(index: u16) -> String {
@@ -145,6 +169,17 @@ impl Hosts {
     /// Cuts the link of a host. Its processes go on and reach no other host.
     pub(crate) fn cut(&self, index: u16) -> anyhow::Result<()> {
         ip(&format!("-n {}net link set v{index} down", self.prefix)).map(drop)
+    }
+
+    /// The address of a host, for the programs of other hosts.
+    pub(crate) fn address_of(&self, index: usize) -> anyhow::Result<String> {
+        let index = u16::try_from(index).ok().filter(|&index| index < self.count);
+        index.map(address).with_context(|| format!("there are only {} hosts", self.count))
+    }
+
+    /// The network of a host.
+    pub(crate) fn network(&self, index: usize) -> Network {
+        Network(Path::new("/var/run/netns").join(self.namespace(index as u16)))
     }
 
     /// The words in front of a command that runs it on this host.

@@ -22,6 +22,10 @@ pub(crate) struct Series {
     pub(crate) lines: Vec<(String, Vec<f64>)>,
     /// Moments to mark, such as kills.
     pub(crate) marks: Vec<(f64, String)>,
+    /// Moments at which what a mark began is over, such as repairs.
+    pub(crate) ends: Vec<(f64, String)>,
+    /// The end of the vertical axis, where figures are compared; lines above it are cut off.
+    pub(crate) most: Option<f64>,
 }
 
 /// A contender of a figure of latencies, in nanoseconds.
@@ -179,6 +183,7 @@ impl Series {
         let values = self.lines.iter().flat_map(|(_, values)| values).copied();
         let most =
             values.filter(|value| value.is_finite()).fold(0.0, f64::max).clamp(1e-9, 1e300) * 1.06;
+        let most = self.most.unwrap_or(most);
         let y = |value: f64| HEIGHT - HEIGHT * (value / most).clamp(0.0, 1.0);
         let mut svg = time_axis(self.from, self.to, self.unit, HEIGHT);
         let mut labels = Vec::new();
@@ -244,24 +249,20 @@ impl Series {
                 cross_mark(at, 7.0)
             );
         }
+        for (moment, text) in &self.ends {
+            let at = (moment - self.from) / (self.to - self.from) * 100.0;
+            let _ = writeln!(
+                svg,
+                "<g data-tip=\"{}\"><circle class=\"back\" cx=\"{at:.3}%\" cy=\"9\" r=\"6\"/></g>",
+                escape(text)
+            );
+        }
         let _ = writeln!(
             svg,
             "<line class=\"axis\" x1=\"0\" x2=\"100%\" y1=\"{HEIGHT}\" y2=\"{HEIGHT}\"/>"
         );
-        let mut html = String::new();
-        if self.lines.len() > 1 {
-            html.push_str("<div class=\"legend\">");
-            for (index, (name, _)) in self.lines.iter().enumerate() {
-                let _ = write!(
-                    html,
-                    "<span><svg><line x1=\"0\" x2=\"16\" y1=\"7\" y2=\"7\" stroke-width=\"3\" \
-                     style=\"stroke: var(--s{})\"/></svg>{}</span>",
-                    index % COLOURS,
-                    escape(name)
-                );
-            }
-            html.push_str("</div>\n");
-        }
+        let names: Vec<&str> = self.lines.iter().map(|(name, _)| name.as_str()).collect();
+        let html = if names.len() > 1 { legend_of_lines(&names) } else { String::new() };
         html + &frame(&self.label, (58, 50), &labels, HEIGHT + AXIS, &svg)
     }
 }
@@ -357,6 +358,136 @@ pub(crate) fn latencies(label: &str, rows: &[Latency]) -> String {
                   style=\"stroke: var(--s5)\"/><circle cx=\"12\" cy=\"7\" r=\"3\" opacity=\"0.7\" \
                   style=\"fill: var(--s5)\"/></svg>to p99.9 and the longest</span></div>\n";
     legend.to_string() + &frame(label, (4, 0), &[], floor + AXIS, &svg)
+}
+
+/// A contender over a number: for each number a value.
+pub(crate) struct Curve {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// Values over a number, such as calls a second over callers; both axes are logarithmic.
+pub(crate) fn curves(label: &str, across: &str, of: &str, lines: &[Curve]) -> String {
+    const HEIGHT: f64 = 280.0;
+    let points = || lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
+    let mut numbers: Vec<f64> = points().map(|(number, _)| *number).collect();
+    numbers.sort_unstable_by(f64::total_cmp);
+    numbers.dedup();
+    let (first, last) =
+        (numbers.first().copied().unwrap_or(1.0), numbers.last().copied().unwrap_or(1.0));
+    let low = points().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
+    let high = points().map(|(_, value)| *value).fold(0.0, f64::max);
+    let (low, high) = if low <= high { (low, high) } else { (1.0, 10.0) };
+    let bottom = low.log10().floor();
+    let top = high.log10().ceil().max(bottom + 1.0);
+    let span = (last / first).log2();
+    // The ends are not at the borders, so that no point is cut in two.
+    let x = |number: f64| match span > 0.0 {
+        true => 3.0 + 94.0 * (number / first).log2() / span,
+        false => 50.0,
+    };
+    let y = |value: f64| HEIGHT - HEIGHT * (value.max(low).log10() - bottom) / (top - bottom);
+    let mut svg = String::new();
+    let mut labels = Vec::new();
+    for decade in bottom as i32..=top as i32 {
+        let value = 10f64.powi(decade);
+        let at = y(value).max(0.0);
+        let _ = writeln!(
+            svg,
+            "<line class=\"grid\" x1=\"0\" x2=\"100%\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>"
+        );
+        labels.push(GutterLabel {
+            y: at,
+            long: String::new(),
+            short: short(value),
+            is_dead: false,
+        });
+    }
+    for (index, number) in numbers.iter().enumerate() {
+        let at = x(*number);
+        let unit = if index + 1 == numbers.len() { format!(" {across}") } else { String::new() };
+        svg.push_str(&axis_text(at / 100.0, HEIGHT + 18.0, &format!("{}{unit}", plain(*number))));
+    }
+    for (index, line) in lines.iter().enumerate() {
+        let colour = format!("var(--s{})", index % COLOURS);
+        let drawn: Vec<(f64, f64)> =
+            line.points.iter().copied().filter(|(_, value)| *value > 0.0).collect();
+        for pair in drawn.windows(2) {
+            let _ = writeln!(
+                svg,
+                "<line class=\"curve\" style=\"stroke: {colour}\" x1=\"{:.3}%\" x2=\"{:.3}%\" \
+                 y1=\"{:.2}\" y2=\"{:.2}\"/>",
+                x(pair[0].0),
+                x(pair[1].0),
+                y(pair[0].1),
+                y(pair[1].1)
+            );
+        }
+        for (number, value) in drawn {
+            let text = format!("{}\n{} {across}\n{} {of}", line.name, plain(number), short(value));
+            let _ = writeln!(
+                svg,
+                "<g data-tip=\"{}\"><circle class=\"hit\" cx=\"{1:.3}%\" cy=\"{2:.2}\" r=\"11\"/>\
+                 <circle style=\"fill: {colour}\" cx=\"{1:.3}%\" cy=\"{2:.2}\" r=\"4.5\"/></g>",
+                escape(&text),
+                x(number),
+                y(value)
+            );
+        }
+    }
+    let _ = writeln!(
+        svg,
+        "<line class=\"axis\" x1=\"0\" x2=\"100%\" y1=\"{HEIGHT}\" y2=\"{HEIGHT}\"/>"
+    );
+    let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
+    legend_of_lines(&names) + &frame(label, (58, 50), &labels, HEIGHT + AXIS, &svg)
+}
+
+fn legend_of_lines(names: &[&str]) -> String {
+    let mut html = String::from("<div class=\"legend\">");
+    for (index, name) in names.iter().enumerate() {
+        let _ = write!(
+            html,
+            "<span><svg><line x1=\"0\" x2=\"16\" y1=\"7\" y2=\"7\" stroke-width=\"3\" \
+             style=\"stroke: var(--s{})\"/></svg>{}</span>",
+            index % COLOURS,
+            escape(name)
+        );
+    }
+    html + "</div>\n"
+}
+
+/// A contender with a single value.
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) text: String,
+}
+
+/// A bar for each contender, with its name above it.
+pub(crate) fn bars(label: &str, rows: &[Bar]) -> String {
+    const ROW: f64 = 42.0;
+    let most = rows.iter().map(|row| row.value).fold(1e-9, f64::max);
+    let mut svg = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let top = ROW * index as f64;
+        let _ = writeln!(
+            svg,
+            "<g data-tip=\"{}\"><rect class=\"hit\" y=\"{top}\" width=\"100%\" height=\"{ROW}\"/>\
+             <text class=\"value\" x=\"0\" y=\"{}\">{}</text>\
+             <text x=\"100%\" y=\"{1}\" text-anchor=\"end\">{}</text>\
+             <rect x=\"0\" y=\"{}\" width=\"{:.3}%\" height=\"12\" rx=\"3\" \
+             style=\"fill: var(--s{})\"/></g>",
+            escape(&format!("{}\n{}", row.name, row.text)),
+            top + 16.0,
+            escape(&row.name),
+            escape(&row.text),
+            top + 22.0,
+            (row.value / most * 100.0).max(0.3),
+            index % COLOURS
+        );
+    }
+    frame(label, (4, 0), &[], ROW * rows.len().max(1) as f64 + 6.0, &svg)
 }
 
 /// A range of a figure of counts: its beginning, its whole name, and a count for each group.
@@ -458,6 +589,8 @@ mod tests {
                 of: "writes/s",
                 lines: vec![("a & b".into(), values.clone()), ("c".into(), values)],
                 marks: vec![(0.5, "a \"kill\"".into())],
+                ends: vec![(0.6, "<back>".into())],
+                most: None,
             };
             let html = series.html();
             assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
@@ -480,5 +613,17 @@ mod tests {
         }
         assert!(!latencies("l", &[]).contains("NaN"));
         assert!(!columns("l", &[("a", "--s0")], &[]).contains("NaN"));
+        for points in [vec![], vec![(1.0, 0.0)], vec![(4.0, 7.0)], vec![(1.0, 1e9), (64.0, 2.0)]] {
+            let line = Curve { name: "<a>".into(), points };
+            let html = curves("l", "callers", "calls/s", &[line]);
+            assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
+            assert!(html.contains("&lt;a&gt;"), "{html}");
+        }
+        for value in [0.0, 1.0, 1e12] {
+            let bar = Bar { name: "<b>".into(), value, text: "t".into() };
+            let html = bars("l", &[bar]);
+            assert!(!html.contains("NaN") && html.contains("&lt;b&gt;"), "{html}");
+        }
+        assert!(!bars("l", &[]).contains("NaN"));
     }
 }

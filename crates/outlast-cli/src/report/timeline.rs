@@ -314,6 +314,8 @@ impl Timeline {
             of: "writes/s",
             lines: vec![("all members".into(), self.rates(all))],
             marks: marks.collect(),
+            ends: Vec::new(),
+            most: None,
         };
         series.html()
     }

@@ -65,6 +65,7 @@ impl TasksCommand {
             counts: vec![Counted::default(); self.members],
             answers: BTreeMap::new(),
             deaths: Vec::new(),
+            armed: BTreeSet::new(),
             events: vec![Vec::new(); self.members],
             stopped: None,
             ended: BTreeSet::new(),
@@ -156,6 +157,8 @@ struct Run<'a> {
     counts: Vec<Counted>,
     answers: BTreeMap<u32, Answer>,
     deaths: Vec<Death>,
+    /// The members that were told to die in a step.
+    armed: BTreeSet<u32>,
     /// The events of each member so far.
     events: Vec<Vec<Recorded>>,
     stopped: Option<(MemberId, Instant)>,
@@ -258,6 +261,7 @@ impl Run<'_> {
 
     /// Tells a member to die in the next of the runtime's steps.
     fn arm(&mut self, member: u32) -> anyhow::Result<()> {
+        self.armed.insert(member);
         let step = (self.first_step + self.deaths.len()) % steps::NAMES.len();
         let after = 1 + self.random.below(12) as u32;
         self.control.order_death(member, step as u32, after)
@@ -268,17 +272,32 @@ impl Run<'_> {
         if !self.ended.contains(&member) {
             return self.kill(member);
         }
-        let said = String::from_utf8_lossy(&self.running.output(MemberId(member)).stderr)
-            .lines()
-            .rev()
-            .find_map(|line| line.strip_prefix(failpoint::LAST_WORDS).map(str::to_string));
-        let words = said.as_deref().and_then(|said| said.strip_suffix(" ns")?.rsplit_once(" at "));
+        let said = self.running.output(MemberId(member)).stderr;
+        self.record_step_of(member, &String::from_utf8_lossy(&said));
+        Ok(())
+    }
+
+    /// Records the death of a member in a step, if its last words name the step.
+    fn record_step_of(&mut self, member: u32, said: &str) {
+        let said = said.lines().rev().find_map(|line| line.strip_prefix(failpoint::LAST_WORDS));
+        let words = said.and_then(|said| said.strip_suffix(" ns")?.rsplit_once(" at "));
         if let Some((step, at)) = words {
             let at_ns = at.parse().unwrap_or_else(|_| machine_ns());
             self.die(member, at_ns, Some(step.to_string()));
             self.say(format_args!("{} died in step {step}", MemberId(member)));
         }
-        Ok(())
+    }
+
+    /// Records the deaths in steps whose last words came late: the end of a process may be known
+    /// before its output is read, and a member may die between the look at its end and the kill.
+    fn record_late_words(&mut self, outcome: &Outcome) {
+        for end in outcome.members.iter().filter(|end| !end.is_ok()) {
+            let member = end.member.0;
+            let is_recorded = self.deaths.iter().any(|death| death.member == member);
+            if self.armed.contains(&member) && !is_recorded {
+                self.record_step_of(member, &outcome.stderr(end.member));
+            }
+        }
     }
 
     fn stop(&mut self) -> anyhow::Result<()> {
@@ -389,6 +408,7 @@ impl Run<'_> {
 
     /// Fills the report in.
     fn judge(&mut self, report: &mut TasksReport, outcome: &Outcome) -> Timeline {
+        self.record_late_words(outcome);
         for end in outcome.members.iter().filter(|end| !end.is_ok()) {
             if !self.deaths.iter().any(|death| death.member == end.member.0) {
                 report.wrong.push(describe(end, &outcome.stderr(end.member)));

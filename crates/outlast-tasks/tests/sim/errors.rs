@@ -15,7 +15,7 @@ fn sim(members: usize, seed: u64) -> sim::Options {
     options
 }
 
-fn end(job: &Job, store: &Store) {
+pub(crate) fn end(job: &Job, store: &Store) {
     let _ = store.close();
     let _ = job.leave();
 }
@@ -25,7 +25,7 @@ fn trees() -> Options {
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct Count(u32);
+pub(crate) struct Count(pub(crate) u32);
 
 impl Task for Count {
     const NAME: &'static str = "count";
@@ -195,7 +195,7 @@ thread_local! {
 
 /// Works for a second, and says where.
 #[derive(Clone, Serialize, Deserialize)]
-struct Endless(bool);
+pub(crate) struct Endless(pub(crate) bool);
 
 impl Task for Endless {
     const NAME: &'static str = "endless";

@@ -4,8 +4,12 @@
 //! |---|---|
 //! | `errors` | bad input, and states in which a run cannot go on |
 //! | `schedules` | schedules that broke simpler forms |
+//! | `sessions` | how sessions and runs begin and end |
+//! | `shapes` | tasks of unusual shapes: single, long, unwanted, in loops |
 //! | `trees` | random trees with deaths and stops at any step |
 
 mod errors;
 mod schedules;
+mod sessions;
+mod shapes;
 mod trees;

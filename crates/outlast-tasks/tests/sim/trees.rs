@@ -390,3 +390,15 @@ fn trees_outlast_deaths_and_stops_at_any_step() {
     }
     println!("{:?}", TOTALS.take());
 }
+
+#[test]
+fn trees_outlast_more_deaths_than_replicas_or_say_what_is_lost() {
+    for seed in seeds(0..40) {
+        let members = 5 + (mix(seed ^ 8 << 40) % 4) as usize;
+        let kills = 3 + (mix(seed ^ 9 << 40) % (members as u64 - 3)) as usize;
+        // Deaths of many at once lose data; repair is in between if they are far apart.
+        let steps = [8_000, 40_000, 80_000][(mix(seed ^ 10 << 40) % 3) as usize];
+        Scenario { members, kills, steps, is_beyond: true, ..Scenario::new(seed) }.run();
+    }
+    println!("{:?}", TOTALS.take());
+}

@@ -53,7 +53,10 @@ impl JoinOptions {
         JoinOptions::default()
     }
 
-    /// How long a call waits for a living member that does not answer.
+    /// How long a call waits for living members that do not answer. All waits of a call of the
+    /// store together last no longer, except that a call on many keys has the limit for each of its
+    /// steps. When the time is over, the call may take up to an eighth of it more, at most a
+    /// second, to give back what it has taken.
     pub fn time_limit(mut self, limit: Duration) -> JoinOptions {
         self.time_limit = limit;
         self

@@ -8,8 +8,8 @@
 //! as methods. The engine knows nothing of the layers above it.
 //!
 //! `operation.rs` has the one-sided operations and their results, `mapped.rs` the shortcut to
-//! memory that all members map, `view.rs` the sets of the active and the dead, `join.rs` what a
-//! process says when it joins.
+//! memory that all members map, `view.rs` the sets of the active and the dead, `deadline.rs` how
+//! long an activity may wait, `join.rs` what a process says when it joins.
 //!
 //! # Death
 //! Members stop and do not come back. A member counts as dead only on proof; being stopped or
@@ -93,6 +93,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub(crate) mod deadline;
 mod error;
 pub(crate) mod join;
 pub(crate) mod mapped;
@@ -318,14 +319,14 @@ pub trait Engine: sealed::Sealed {
             return result;
         }
         let limit = self.time_limit();
-        let until = self.now().after(limit);
+        let until = deadline::until_answer(self.now(), limit, pending.target);
         loop {
             let bell = self.bell();
             if let Some(result) = self.poll(&mut pending) {
                 return result;
             }
             if self.now() >= until {
-                return Err(Error::Timeout { member: pending.target, limit });
+                return Err(deadline::timeout(pending.target, limit));
             }
             self.park(bell, until);
         }
@@ -373,6 +374,12 @@ pub trait Engine: sealed::Sealed {
     /// before their call returns.
     fn is_mapped(&self) -> bool {
         false
+    }
+
+    /// Whether this member operates on the segment of `member` by its own instructions, and not by
+    /// a request that `member` executes.
+    fn is_member_mapped(&self, member: MemberId) -> bool {
+        member == self.me() || self.is_mapped()
     }
 
     /// The dead in the order in which they entered the view, where all members share that order:
@@ -459,7 +466,9 @@ pub trait Engine: sealed::Sealed {
     /// The job's clock. Clocks of members on different machines are not related.
     fn now(&self) -> Time;
 
-    /// How long a call waits for a living member that does not answer.
+    /// How long a call waits for a living member that does not answer. A call of a layer above may
+    /// wait for several members; all its waits together last no longer. When this time is over, it
+    /// may take up to an eighth of it more, at most a second, to give back what it has taken.
     fn time_limit(&self) -> Duration;
 
     /// Sleeps for `duration` on the job's clock, whatever rings meanwhile. Under the simulator time

@@ -6,11 +6,16 @@
 //! claimant that no descriptor names is free for any member: the dead commit no descriptor any
 //! more. If a member dies between its claim and its commit, its extents come back in this way, when
 //! a claim finds no free extents.
+//!
+//! A holder that is stopped answers the swap of a word late. The member then remembers the swap
+//! ([`LateSwap`]): an extent that was claimed too late for its save is given back when the answer
+//! comes.
 
 use super::options::{EXTENT_SLOTS, Options};
-use super::{ImageResult, Inner};
-use crate::engine::{self, Epoch, Error, MemberId, Operation};
+use super::{ImageError, ImageResult, Inner};
+use crate::engine::{self, Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::job::Job;
+use crate::sync::lock;
 use std::collections::HashSet;
 
 /// The arena of a member.
@@ -18,6 +23,14 @@ use std::collections::HashSet;
 pub(super) struct Arena {
     offset: u64,
     extents: u32,
+}
+
+/// A swap of an extent's word that its holder has not answered in time.
+pub(super) struct LateSwap {
+    extent: (MemberId, u32),
+    /// The word that a claim expects; `None` for a swap that gives the extent back.
+    claims: Option<u64>,
+    swap: Pending,
 }
 
 impl Arena {
@@ -88,6 +101,7 @@ impl Inner {
     /// Claims so many extents at a holder. `None`, and nothing is claimed, if it has not so many.
     pub(super) fn claim(&self, holder: MemberId, count: usize) -> ImageResult<Option<Vec<u32>>> {
         let Some(arena) = self.arenas[holder.index()] else { return Ok(None) };
+        self.settle_late_swaps();
         let own = u64::from(self.job.me().0) + 1;
         let mut claimed = Vec::new();
         let result = self.claim_from(arena, holder, count, own, &mut claimed);
@@ -113,29 +127,41 @@ impl Inner {
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
             .collect();
+        let limit = self.job.time_limit();
+        let until = self.job.now().after(limit);
         let swap = |extent: u32, from: u64, claimed: &mut Vec<u32>| -> ImageResult<()> {
             loop {
                 // With the epoch of the view, so that the holder serves the dead no more.
                 let at = self.job.epoch();
-                match self.job.compare_and_swap(at, holder, arena.word(extent), from, own) {
-                    Ok(found) if found == from => claimed.push(extent),
-                    Ok(_) => {}
-                    Err(Error::Stale { .. }) => continue,
-                    Err(error) => return Err(error.into()),
+                let offset = arena.word(extent);
+                let swap = Operation::CompareAndSwap { offset, expected: from, new: own };
+                let swap = self.job.start(at, holder, swap);
+                match self.wait_for_swap((holder, extent), Some(from), swap, until) {
+                    None => return Err(ImageError::Timeout { member: holder, limit }),
+                    Some(Ok(Done::Word(found))) if found == from => claimed.push(extent),
+                    Some(Ok(_)) => {}
+                    Some(Err(Error::Stale { .. })) => continue,
+                    Some(Err(error)) => return Err(error.into()),
                 }
                 return Ok(());
             }
         };
-        for (extent, &claimant) in claimants.iter().enumerate() {
-            if claimed.len() < count && claimant == 0 {
-                swap(extent as u32, 0, claimed)?;
-            }
-        }
         let view = self.job.view();
         let is_left = |claimant: u64| {
             u32::try_from(claimant.wrapping_sub(1))
                 .is_ok_and(|member| view.dead.contains(MemberId(member)))
         };
+        // A claim that the words show to be in vain takes no room from the saves of others.
+        if claimants.iter().filter(|claimant| **claimant == 0 || is_left(**claimant)).count()
+            < count
+        {
+            return Ok(());
+        }
+        for (extent, &claimant) in claimants.iter().enumerate() {
+            if claimed.len() < count && claimant == 0 {
+                swap(extent as u32, 0, claimed)?;
+            }
+        }
         let has_left = claimants.iter().any(|claimant| is_left(*claimant));
         if claimed.len() >= count || !has_left || self.job.is_serving_dead() {
             return Ok(());
@@ -155,19 +181,424 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives extents back that this member has claimed; returns those whose holders did not answer.
-    pub(super) fn give_back(&self, extents: &[(MemberId, u32)]) -> Vec<(MemberId, u32)> {
-        let own = u64::from(self.job.me().0) + 1;
-        let mut operations = Vec::new();
-        for &(holder, extent) in extents {
-            let Some(arena) = self.arenas[holder.index()] else { continue };
-            let offset = arena.word(extent);
-            let swap = Operation::CompareAndSwap { offset, expected: own, new: 0 };
-            operations.push(((holder, extent), self.job.start(Epoch::ANY, holder, swap)));
-        }
+    /// Gives extents back that this member has claimed. A holder that does not answer in time does
+    /// it later.
+    pub(super) fn give_back(&self, extents: &[(MemberId, u32)]) {
+        let swaps =
+            extents.iter().filter_map(|&extent| Some((extent, self.start_give_back(extent)?)));
+        let swaps: Vec<_> = swaps.collect();
         let until = self.job.now().after(self.job.time_limit());
         // A swap that was not answered may still happen, and a second swap then changes nothing, or
-        // frees an extent that this member has claimed again: such extents are not tried again.
-        self.wait_all(operations, until, |_, _| {}).into_iter().map(|(extent, _)| extent).collect()
+        // frees an extent that this member has claimed again: so it is not tried again.
+        let late = self.wait_all(swaps, until, |_, _| {});
+        let late = late.into_iter().map(|(extent, swap)| LateSwap { extent, claims: None, swap });
+        lock(&self.late_swaps).extend(late);
+    }
+
+    fn start_give_back(&self, (holder, extent): (MemberId, u32)) -> Option<Pending> {
+        let own = u64::from(self.job.me().0) + 1;
+        let offset = self.arenas[holder.index()]?.word(extent);
+        let swap = Operation::CompareAndSwap { offset, expected: own, new: 0 };
+        Some(self.job.start(Epoch::ANY, holder, swap))
+    }
+
+    /// Waits for the answer to a swap; `None` if it is late, and remembered.
+    fn wait_for_swap(
+        &self,
+        extent: (MemberId, u32),
+        claims: Option<u64>,
+        swap: Pending,
+        until: Time,
+    ) -> Option<engine::Result<Done>> {
+        let mut answer = None;
+        let late = self.wait_all(vec![((), swap)], until, |(), result| answer = Some(result));
+        let late = late.into_iter().map(|((), swap)| LateSwap { extent, claims, swap });
+        lock(&self.late_swaps).extend(late);
+        answer
+    }
+
+    /// Looks for answers to late swaps, and gives extents back that were claimed too late.
+    pub(super) fn settle_late_swaps(&self) {
+        // They are taken out, since the engine is never called under a lock.
+        let late = std::mem::take(&mut *lock(&self.late_swaps));
+        let mut left = Vec::new();
+        for mut one in late {
+            match self.job.poll(&mut one.swap) {
+                None => left.push(one),
+                Some(Ok(Done::Word(found))) if one.claims == Some(found) => {
+                    if let Some(swap) = self.start_give_back(one.extent) {
+                        left.push(LateSwap { claims: None, swap, ..one });
+                    }
+                }
+                // It has changed nothing, or has given the extent back, or the holder is dead.
+                Some(_) => {}
+            }
+        }
+        lock(&self.late_swaps).append(&mut left);
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link};
+    use crate::image::{ImageError, Images, Inner, Options};
+    use crate::store::{self, Store};
+    use crate::{Epoch, Job, MemberId};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
+        let deadline = job.now().after(Duration::from_secs(60));
+        while !until() {
+            assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
+            job.sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn open(job: &Job) -> (Store, Images) {
+        let records = store::Options::new().replicas(2).partitions(8).expected_keys(64);
+        let store = Store::open(job, records).expect("opened");
+        // Two sets of two members: each has other members that can take the place of the dead.
+        let options = Options::new(1500).set(2).lose(1).piece(64).room(200);
+        let images = Images::open(&store, "test", options).expect("opened");
+        (store, images)
+    }
+
+    fn simulation(seed: u64, link: Link, time_limit: Duration) -> sim::Options {
+        let mut options = sim::Options::new(4, seed).link(link);
+        (options.steps_max, options.time_limit) = (20_000_000, time_limit);
+        options.stack_len = 2 << 20;
+        options
+    }
+
+    /// How many extents of all arenas are claimed.
+    fn claimed(inner: &Inner) -> usize {
+        let holders = (0..4).map(MemberId);
+        let count = |holder: MemberId| {
+            let arena = inner.arenas[holder.index()].expect("an arena");
+            let mut words = vec![0; arena.extents as usize * 8];
+            inner.job.get(Epoch::ANY, holder, arena.offset, &mut words).expect("read");
+            words.chunks_exact(8).filter(|word| **word != [0; 8]).count()
+        };
+        holders.map(count).sum()
+    }
+
+    /// A holder is stopped at any time of a save, and goes on when the save has timed out. When all
+    /// images are deleted, all extents are free again.
+    #[test]
+    fn extents_that_a_stopped_holder_gives_late_come_back() {
+        const LIMIT: Duration = Duration::from_millis(50);
+        let late = Rc::new(Cell::new(0));
+        for seed in 0..40 {
+            let (is_over, late) = (Rc::new(Cell::new(false)), late.clone());
+            let opened = Rc::new(Cell::new(0));
+            sim::run(&simulation(seed, Link::Network, LIMIT), move |job: Job| {
+                let (store, images) = open(&job);
+                opened.set(opened.get() + 1);
+                nap(&job, "the others", || opened.get() == 4);
+                if job.me() == MemberId(0) {
+                    let inner = &images.inner;
+                    let holders = images.holders();
+                    let mut others = holders.iter().filter(|&&holder| holder != job.me());
+                    let holder = *others.next_back().expect("another holder");
+                    for round in 0..6u64 {
+                        let mine = job.clone();
+                        let after = Duration::from_nanos((seed * 6 + round) * 7_919 % 60_000);
+                        let stop = move || {
+                            mine.sleep(after);
+                            mine.inject(Fault::Stop(holder)).expect("a fault");
+                            mine.sleep(LIMIT * 6);
+                            mine.inject(Fault::Resume(holder)).expect("a fault");
+                        };
+                        let stops = job.spawn("stops", Box::new(stop)).expect("an activity");
+                        let name = format!("image {round}");
+                        let _ = images.save(&name, b"", &[round as u8; 1500]);
+                        let count = super::lock(&inner.late_swaps).len();
+                        late.set(late.get() + usize::from(count > 0));
+                        nap(&job, "the end of the stop", || stops.is_finished());
+                        nap(&job, "the end of the image", || images.delete(&name).is_ok());
+                    }
+                    nap(&job, "free extents", || claimed(inner) == 0);
+                    is_over.set(true);
+                }
+                nap(&job, "the member that saves", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        assert!(late.get() > 0, "no swap was late");
+    }
+
+    /// Another member saves an image of this member anew: the extents of this member come back by
+    /// themselves.
+    #[test]
+    fn extents_of_an_image_that_another_member_saves_come_back() {
+        for link in [Link::Memory, Link::Network] {
+            let stage = Rc::new(Cell::new(0));
+            sim::run(&simulation(5, link, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                if job.me() == MemberId(0) {
+                    images.save("shared", b"", &[1; 1500]).expect("saved");
+                    stage.set(1);
+                    nap(&job, "the other member", || stage.get() == 2);
+                    let inner = &images.inner;
+                    // The holders have extents of the other member alone.
+                    nap(&job, "free extents", || claimed(inner) == 2 * extents(inner));
+                    assert_eq!(images.load("shared").expect("loaded").bytes(), [2; 1500]);
+                    stage.set(3);
+                } else if job.me() == MemberId(1) {
+                    nap(&job, "the first save", || stage.get() == 1);
+                    images.save("shared", b"", &[2; 1500]).expect("saved");
+                    stage.set(2);
+                }
+                nap(&job, "the end", || stage.get() == 3);
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A member saves slowly while its image is healed: the save finds the healed record, and names
+    /// the new place, too. The place stays claimed, so no other image is written into it, and the
+    /// image outlasts the next death.
+    #[test]
+    fn a_save_that_names_a_healed_place_keeps_its_extents() {
+        // A save of another length takes new extents, and gives the healed place back itself.
+        for (link, len) in
+            [Link::Memory, Link::Network].into_iter().flat_map(|link| [(link, 1500), (link, 1400)])
+        {
+            let stage = Rc::new(Cell::new(0));
+            sim::run(&simulation(7, link, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                let (me, sets) = (MemberId(0), &images.inner.sets);
+                let holders = sets.choose(me, &job.view());
+                let spare = sets.candidates(me, &holders, &job.view())[0];
+                let dead = holders[1];
+                if job.me() == me {
+                    images.save("image", b"", &[1; 1500]).expect("saved");
+                    let read = |_: u64, buffer: &mut [u8]| {
+                        if stage.get() == 0 {
+                            stage.set(1);
+                            job.inject(Fault::Kill(dead)).expect("a fault");
+                            nap(&job, "the death", || !job.view().is_living(dead));
+                            nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                        }
+                        buffer.fill(2);
+                    };
+                    images.save_from("image", b"", len, read).expect("saved");
+                    // It takes what the save before has given back.
+                    images.save("behind", b"", &[3; 1500]).expect("saved");
+                    // The activity that heals goes on when the save has ended.
+                    job.sleep(Duration::from_millis(50));
+                    stage.set(2);
+                    nap(&job, "its death", || false);
+                } else if job.me() == spare {
+                    nap(&job, "the save", || stage.get() == 2);
+                    // Each save writes into slots that the save before it has left.
+                    for number in 0..8 {
+                        let name = format!("other {}", number % 2);
+                        images.save(&name, b"", &[10 + number; 1500]).expect("saved");
+                    }
+                    job.inject(Fault::Kill(me)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(me));
+                    let loaded = images.load("image").expect("a single holder has died");
+                    assert_eq!(loaded.bytes(), vec![2; len as usize]);
+                    let behind = images.load("behind").expect("a single holder has died");
+                    assert_eq!(behind.bytes(), [3; 1500]);
+                    stage.set(3);
+                }
+                nap(&job, "the end", || stage.get() == 3);
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A member dies while no other member has room for its pieces. The pieces come back when there
+    /// is room.
+    #[test]
+    fn pieces_for_which_there_was_no_room_come_back() {
+        let is_over = Rc::new(Cell::new(false));
+        sim::run(&simulation(3, Link::Memory, Duration::from_secs(5)), move |job: Job| {
+            let (store, images) = open(&job);
+            let (me, inner) = (MemberId(0), &images.inner);
+            let holders = inner.sets.choose(me, &job.view());
+            if job.me() == me {
+                images.save("image", b"", &[1; 1500]).expect("saved");
+                // Saves that are not committed yet.
+                let mut others = Vec::new();
+                for holder in (0..4).map(MemberId) {
+                    while let Some(extents) = inner.claim(holder, 1).expect("claimed") {
+                        others.extend(extents.iter().map(|extent| (holder, *extent)));
+                    }
+                }
+                job.inject(Fault::Kill(holders[1])).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(holders[1]));
+                job.sleep(Duration::from_secs(1));
+                assert_eq!(images.pieces_missing(), Ok(1));
+                others.retain(|(holder, _)| *holder != holders[1]);
+                inner.give_back(&others);
+                nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                is_over.set(true);
+            }
+            nap(&job, "the end", || is_over.get());
+            images.close().expect("closed");
+            store.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+
+    /// A thread saves while another thread of its member closes the images. The arenas are not used
+    /// for anything else then.
+    #[test]
+    fn a_save_that_outlives_its_images_writes_into_no_other_memory() {
+        for link in [Link::Memory, Link::Network] {
+            // 1: it saves; then a step for each member: closed, and its memory is used again.
+            let stage = Arc::new(AtomicU32::new(0));
+            sim::run(&simulation(3, link, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                let inner = &images.inner;
+                let reached = |step: u32| stage.load(Ordering::SeqCst) >= step;
+                if job.me() == MemberId(0) {
+                    let (images, mine, stage) = (images.clone(), job.clone(), stage.clone());
+                    let save = move || {
+                        let read = |_: u64, buffer: &mut [u8]| {
+                            stage.fetch_max(1, Ordering::SeqCst);
+                            nap(&mine, "the end", || stage.load(Ordering::SeqCst) >= 5);
+                            buffer.fill(1);
+                        };
+                        let _ = images.save_from("image", b"", 1500, read);
+                        stage.store(6, Ordering::SeqCst);
+                    };
+                    job.spawn("saves", Box::new(save)).expect("an activity");
+                }
+                nap(&job, "the save", || reached(1));
+                images.close().expect("closed");
+                let len = super::Arena::len(&inner.options);
+                let offset = job.reserve(len).expect("free");
+                job.put(Epoch::ANY, job.me(), offset, &vec![0; len as usize]).expect("put");
+                stage.fetch_add(1, Ordering::SeqCst);
+                nap(&job, "the end of the save", || reached(6));
+                let mut bytes = vec![1; len as usize];
+                job.get(Epoch::ANY, job.me(), offset, &mut bytes).expect("read");
+                let changed = bytes.iter().filter(|byte| **byte != 0).count();
+                assert_eq!(changed, 0, "bytes were changed by images that are closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// How many extents an image has at each holder.
+    fn extents(inner: &Inner) -> usize {
+        let descriptors = inner.descriptors().expect("read");
+        descriptors[0].2.places[0].extents.len()
+    }
+
+    /// A member heals its image, and waits for a stopped member meanwhile. Its save of that image
+    /// does not wait for the end of that, but for the stopped member alone.
+    #[test]
+    fn a_save_does_not_wait_for_healing() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        for seed in 0..6 {
+            let is_over = Rc::new(Cell::new(false));
+            sim::run(&simulation(seed, Link::Network, LIMIT), move |job: Job| {
+                let (store, images) = open(&job);
+                // The set of the first member, and the member that takes the place of the dead.
+                let (me, sets) = (MemberId(0), &images.inner.sets);
+                let holders = sets.choose(me, &job.view());
+                let spare = sets.candidates(me, &holders, &job.view())[0];
+                let dead = holders[1];
+                if job.me() == me {
+                    images.save("image", b"", &[1; 1500]).expect("saved");
+                    job.inject(Fault::Stop(spare)).expect("a fault");
+                    job.inject(Fault::Kill(dead)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(dead));
+                    job.sleep(LIMIT / 10);
+                    let began = job.now();
+                    let saved = images.save("image", b"", &[2; 1500]);
+                    let took = job.now().since(began);
+                    match saved {
+                        Err(ImageError::Timeout { member, .. }) => assert_eq!(member, spare),
+                        other => panic!("{other:?}"),
+                    }
+                    assert!(took < LIMIT * 3 / 2, "seed {seed}: took {took:?}");
+                    job.inject(Fault::Resume(spare)).expect("a fault");
+                    nap(&job, "a save", || images.save("image", b"", &[3; 1500]).is_ok());
+                    nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                    assert_eq!(images.load("image").expect("loaded").bytes(), [3; 1500]);
+                    is_over.set(true);
+                }
+                nap(&job, "the member that saves", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// As for images, for the generations of regions: a save of the next generation does not wait
+    /// for the healing of the generation before it.
+    #[test]
+    fn a_save_of_regions_does_not_wait_for_healing() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        for seed in 0..6 {
+            let is_over = Rc::new(Cell::new(false));
+            sim::run(&simulation(seed, Link::Network, LIMIT), move |job: Job| {
+                let (store, images) = open(&job);
+                let (me, sets) = (MemberId(0), &images.inner.sets);
+                let holders = sets.choose(me, &job.view());
+                let spare = sets.candidates(me, &holders, &job.view())[0];
+                let dead = holders[1];
+                let stage = |number: u64| {
+                    images.stage("regions", number, b"", 1500, &mut |_, bytes: &mut [u8]| {
+                        bytes.fill(number as u8);
+                    })
+                };
+                if job.me() == me {
+                    let first = stage(1).expect("staged");
+                    images.keep_staged(first).expect("kept");
+                    job.inject(Fault::Stop(spare)).expect("a fault");
+                    job.inject(Fault::Kill(dead)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(dead));
+                    job.sleep(LIMIT / 10);
+                    let began = job.now();
+                    let staged = stage(2);
+                    let took = job.now().since(began);
+                    match staged {
+                        Err(ImageError::Timeout { member, .. }) => assert_eq!(member, spare),
+                        other => panic!("{other:?}"),
+                    }
+                    assert!(took < LIMIT * 3 / 2, "seed {seed}: took {took:?}");
+                    job.inject(Fault::Resume(spare)).expect("a fault");
+                    nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                    let third = stage(3).expect("staged");
+                    images.keep_staged(third).expect("kept");
+                    images.delete_generation("regions", 1).expect("deleted");
+                    nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                    let found = images.load_generation("regions", 3, 0..1500).expect("loaded");
+                    assert_eq!(found.bytes(), [3; 1500]);
+                    is_over.set(true);
+                }
+                nap(&job, "the member that saves", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 }

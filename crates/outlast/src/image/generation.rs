@@ -76,9 +76,14 @@ impl Inner {
         self.with_entry_at_last(&key, |entry| self.drop_saved(entry, staged.saved))
     }
 
-    /// Changes what this member knows of an image. It waits for healing however long that takes: a
-    /// save that is known to count and not entered would lose its slots to the next save.
-    fn with_entry_at_last(&self, key: &[u8], body: impl FnOnce(&mut Entry)) -> ImageResult<()> {
+    /// Changes what this member knows of an image. It waits for another activity however long that
+    /// takes: a save that is known to count and not entered would lose its slots to the next save,
+    /// and a healed place that is not entered would lose its extents for ever.
+    pub(super) fn with_entry_at_last(
+        &self,
+        key: &[u8],
+        body: impl FnOnce(&mut Entry),
+    ) -> ImageResult<()> {
         let entry_key = self.entry_key(key);
         let mut body = Some(body);
         loop {

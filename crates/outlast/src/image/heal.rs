@@ -11,10 +11,15 @@
 //! | `whole` | put the descriptor with the new place, if the record is as it was | before: the place is still lost; after: it is whole |
 //!
 //! A save that commits meanwhile wins, since it has changed the record. A record names a place only
-//! when all its pieces are there.
+//! when all its pieces are there. A save of this member does not wait for the healing of its image
+//! or of its regions: what this member knows of them is taken when the new descriptor is put.
+//!
+//! The activity also gives back extents of images that this member does not save at present
+//! ([`Inner::audit`]).
 
 use super::code::Encoder;
 use super::descriptor::{Descriptor, Place};
+use super::options::EXTENT_SLOTS;
 use super::stripe::Head;
 use super::{ImageError, ImageResult, Inner};
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time};
@@ -26,6 +31,9 @@ use std::time::Duration;
 /// When healing is tried again after it could not go on.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// How often the extents of this member's images are compared with the records.
+const AUDIT: Duration = Duration::from_secs(1);
+
 /// How many stripes are rebuilt at once.
 const CHUNK: usize = 16;
 
@@ -34,10 +42,25 @@ impl Inner {
     pub(super) fn run_healing(&self) {
         let mut seen = self.job.epoch();
         let mut again: Option<Time> = None;
+        let mut audit = Time::NEVER;
         loop {
             let bell = self.job.bell();
             if self.check_open().is_err() {
                 return;
+            }
+            self.settle_late_swaps();
+            match self.has_saved() {
+                false => audit = Time::NEVER,
+                true if audit == Time::NEVER => audit = self.job.now().after(AUDIT),
+                true if self.job.now() >= audit => {
+                    // What cannot be read now is read at the next audit.
+                    if let Err(ImageError::Closed) = self.audit() {
+                        return;
+                    }
+                    audit = self.job.now().after(AUDIT);
+                    continue;
+                }
+                true => {}
             }
             let epoch = self.job.epoch();
             let is_due = self.is_healing_due.swap(false, Ordering::SeqCst);
@@ -45,6 +68,11 @@ impl Inner {
                 again = match self.heal_all() {
                     Ok(()) => None,
                     Err(ImageError::Closed) => return,
+                    // The saves of other images may give room back.
+                    Err(error @ ImageError::NoRoom { .. }) => {
+                        tracing::debug!(%error, "healing of images waits for room");
+                        Some(self.job.now().after(AUDIT))
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "healing of images is tried again");
                         Some(self.job.now().after(AGAIN))
@@ -53,7 +81,7 @@ impl Inner {
                 seen = epoch;
                 continue;
             }
-            self.job.park(bell, again.unwrap_or(Time::NEVER));
+            self.job.park(bell, again.unwrap_or(Time::NEVER).min(audit));
         }
     }
 
@@ -86,74 +114,84 @@ impl Inner {
     }
 
     fn heal_image(&self, key: &[u8]) -> ImageResult<()> {
-        let entry_key = self.entry_key(key);
-        self.with_entry(&entry_key, |entry| {
-            loop {
-                let Some(value) = self.store.get(key)? else { return Ok(()) };
-                let Some(descriptor) = Descriptor::decode(value.bytes()) else { return Ok(()) };
-                let view = self.job.view();
-                let living = |place: &&Place| view.is_living(place.member);
-                let Some(lost) = descriptor.places.iter().position(|place| !living(&place)) else {
-                    return Ok(());
-                };
-                let members: Vec<MemberId> =
-                    descriptor.places.iter().filter(living).map(|place| place.member).collect();
-                let Some(place) = self.claim_place(&descriptor, &members)? else {
-                    // No other member can hold it. The next save has fewer pieces.
-                    return Ok(());
-                };
-                let claimed: Vec<(MemberId, u32)> =
-                    place.extents.iter().map(|extent| (place.member, *extent)).collect();
-                let mut healed = descriptor.clone();
-                healed.places[lost] = place;
-                match self.rebuild(&descriptor, &healed, lost) {
-                    Ok(()) => {}
-                    Err(Rebuild::Again) => {
-                        self.give_back(&claimed);
-                        continue;
-                    }
-                    // Too much is lost, and `load` says so; or a save has changed the record, and
-                    // has looked for dead holders itself.
-                    Err(Rebuild::Lost) => {
-                        self.give_back(&claimed);
-                        return Ok(());
-                    }
-                    // A put may still happen, so the extents are not used again.
-                    Err(Rebuild::Failed(error)) => return Err(error),
-                }
-                let expect = Expect::Version(value.version());
-                match self.store.put_if(key, &healed.encode(), expect) {
-                    Ok(_) => {
-                        if let Some(current) = &mut entry.current
-                            && current.descriptor.save == healed.save
-                        {
-                            current.descriptor.places = healed.places;
-                        }
-                    }
-                    Err(StoreError::Conflict { .. }) => {
-                        self.give_back(&claimed);
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
+        let is_generation = !key.starts_with(&self.image_key(""));
+        self.heal_record(key, |healed, claimed| {
+            self.with_entry_at_last(key, |entry| {
+                self.note_healed(entry, healed, claimed, is_generation);
+            })
         })
     }
 
+    /// Heals the image of a record. `note` is called after each place that is whole again, with the
+    /// new descriptor and the extents that were claimed for it.
+    fn heal_record(
+        &self,
+        key: &[u8],
+        mut note: impl FnMut(Descriptor, &[(MemberId, u32)]) -> ImageResult<()>,
+    ) -> ImageResult<()> {
+        loop {
+            let Some(value) = self.store.get(key)? else { return Ok(()) };
+            let Some(descriptor) = Descriptor::decode(value.bytes()) else { return Ok(()) };
+            let view = self.job.view();
+            let living = |place: &&Place| view.is_living(place.member);
+            let Some(lost) = descriptor.places.iter().position(|place| !living(&place)) else {
+                return Ok(());
+            };
+            let members: Vec<MemberId> =
+                descriptor.places.iter().filter(living).map(|place| place.member).collect();
+            let Some(place) = self.claim_place(&descriptor, &members)? else {
+                // No other member can hold it. The next save has fewer pieces.
+                return Ok(());
+            };
+            let claimed: Vec<(MemberId, u32)> =
+                place.extents.iter().map(|extent| (place.member, *extent)).collect();
+            let mut healed = descriptor.clone();
+            healed.places[lost] = place;
+            match self.rebuild(&descriptor, &healed, lost) {
+                Ok(()) => {}
+                Err(Rebuild::Again) => {
+                    self.give_back(&claimed);
+                    continue;
+                }
+                // Too much is lost, and `load` says so; or a save has changed the record, and
+                // has looked for dead holders itself.
+                Err(Rebuild::Lost) => {
+                    self.give_back(&claimed);
+                    return Ok(());
+                }
+                // A put may still happen, so the extents are not used again.
+                Err(Rebuild::Failed(error)) => return Err(error),
+            }
+            let expect = Expect::Version(value.version());
+            match self.store.put_if(key, &healed.encode(), expect) {
+                Ok(_) => note(healed, &claimed)?,
+                Err(StoreError::Conflict { .. }) => {
+                    self.give_back(&claimed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// `choose` and `claim`: a place with room for all slots at a member that holds no piece yet.
+    /// `None` if there is no such member, and [`ImageError::NoRoom`] if none has room now.
     fn claim_place(
         &self,
         descriptor: &Descriptor,
         members: &[MemberId],
     ) -> ImageResult<Option<Place>> {
         let extents = descriptor.places[0].extents.len();
+        let mut full = None;
         for member in self.sets.candidates(descriptor.owner, members, &self.job.view()) {
             match self.claim(member, extents) {
                 Ok(Some(extents)) => return Ok(Some(Place { member, extents })),
-                Ok(None) | Err(ImageError::Engine(Error::Dead { .. })) => {}
+                Ok(None) => full = full.or(Some(member)),
+                Err(ImageError::Engine(Error::Dead { .. })) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        let needed = extents as u64 * EXTENT_SLOTS * self.options.slot_len();
+        full.map_or(Ok(None), |member| Err(ImageError::NoRoom { member, needed }))
     }
 
     /// `rebuild`: the pieces of a place, from those of the others.

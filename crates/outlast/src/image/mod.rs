@@ -80,7 +80,7 @@ use crate::job::Job;
 use crate::rma::Communicator;
 use crate::store::{Mode, Store};
 use crate::sync::lock;
-use arena::Arena;
+use arena::{Arena, LateSwap};
 use save::Entry;
 use set::Sets;
 use std::collections::HashMap;
@@ -113,6 +113,8 @@ struct Inner {
     pieces_written: AtomicU64,
     /// What this member knows of the images that it saves.
     entries: Mutex<HashMap<Vec<u8>, Entry>>,
+    /// Swaps of the words of extents that were not answered in time, and may still happen.
+    late_swaps: Mutex<Vec<LateSwap>>,
     /// Whether the activity that heals has to look again. Set by saves, cleared by it: sequentially
     /// consistent, as the flag orders nothing else.
     is_healing_due: AtomicBool,
@@ -205,6 +207,7 @@ impl Images {
             saves: AtomicU64::new(0),
             pieces_written: AtomicU64::new(0),
             entries: Mutex::default(),
+            late_swaps: Mutex::default(),
             is_healing_due: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             healing: Mutex::default(),
@@ -308,7 +311,8 @@ impl Images {
 
     /// Closes the images: they and their pieces are gone. All living members call this. It waits
     /// until all have called it, or returns [`ImageError::Timeout`] at the job's time limit; the
-    /// images are closed in both cases.
+    /// images are closed in both cases. No memory is given back if a thread of any member is in the
+    /// middle of a save.
     pub fn close(&self) -> ImageResult<()> {
         self.inner.check_open()?;
         self.inner.close()
@@ -329,8 +333,13 @@ impl Inner {
         let healing = lock(&self.healing).take();
         let until = self.job.now().after(self.job.time_limit());
         let has_ended = healing.is_none_or(|activity| self.job.wait_for(&activity, until));
-        // No member puts into the arenas of others any more when the first arena is given back.
-        let is_quiet = has_ended && !self.has_late_puts();
+        // No member puts into the arenas of others any more when the first arena is given back. The
+        // save of another thread may still be going on: then no arena is given back.
+        self.settle_late_swaps();
+        let is_quiet = has_ended
+            && !self.is_any_entry_busy()
+            && !self.has_late_puts()
+            && lock(&self.late_swaps).is_empty();
         self.comm.failure_ack()?;
         let ended = self.comm.agree_despite_failures(u64::from(is_quiet))?;
         let first = (0..self.comm.size()).find(|rank| !ended.failed.contains(rank));
@@ -385,8 +394,25 @@ impl Inner {
         }
     }
 
+    /// Runs `body` with what this member knows of an image, unless another activity has it.
+    fn try_with_entry<T>(&self, key: &[u8], body: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let mut taken = self.take_entry(key)?;
+        Some(body(&mut taken.entry))
+    }
+
+    fn take_entry<'a>(&'a self, key: &'a [u8]) -> Option<Taken<'a>> {
+        let mut entries = lock(&self.entries);
+        let entry = entries.entry(key.to_vec()).or_default();
+        if entry.is_busy {
+            return None;
+        }
+        let taken = std::mem::take(entry);
+        entry.is_busy = true;
+        Some(Taken { inner: self, key, entry: taken })
+    }
+
     /// Runs `body` with what this member knows of an image. Other activities of this member that
-    /// save or heal the image wait meanwhile.
+    /// need it wait meanwhile.
     fn with_entry<T>(
         &self,
         key: &[u8],
@@ -394,25 +420,34 @@ impl Inner {
     ) -> ImageResult<T> {
         let limit = self.job.time_limit();
         let until = self.job.now().after(limit);
-        let mut entry = loop {
+        let mut taken = loop {
             let bell = self.job.bell();
-            {
-                let mut entries = lock(&self.entries);
-                let entry = entries.entry(key.to_vec()).or_default();
-                if !entry.is_busy {
-                    let taken = std::mem::take(entry);
-                    entry.is_busy = true;
-                    break taken;
-                }
+            if let Some(taken) = self.take_entry(key) {
+                break taken;
             }
             if self.job.now() >= until || self.job.has_ended() {
                 return Err(ImageError::Timeout { member: self.job.me(), limit });
             }
             self.job.park(bell, until);
         };
-        let result = body(&mut entry);
-        lock(&self.entries).insert(key.to_vec(), entry);
-        let _ = self.job.ring(self.job.me());
-        result
+        // `close` first stores that the images are closed, and then looks for entries in use.
+        self.check_open()?;
+        body(&mut taken.entry)
+    }
+}
+
+/// What this member knows of an image, while an activity uses it. It goes back when this is
+/// dropped, also if a closure of the program panics in the middle of a save.
+struct Taken<'a> {
+    inner: &'a Inner,
+    key: &'a [u8],
+    entry: Entry,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let entry = std::mem::take(&mut self.entry);
+        lock(&self.inner.entries).insert(self.key.to_vec(), entry);
+        let _ = self.inner.job.ring(self.inner.job.me());
     }
 }

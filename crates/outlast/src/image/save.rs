@@ -7,7 +7,7 @@
 //! | `encode` | put the pieces of changed stripes into slots that no descriptor names | as `claim` |
 //! | `recheck` | a holder has died: back to `claim`, with another set | as `claim` |
 //! | `commit` | put the descriptor, if the record is as it was | before: the old image; after: the new one |
-//! | `free` | slots and extents that no descriptor names are free | done at the next save |
+//! | `free` | slots and extents that no descriptor names are free | dead: a claim that finds no room takes them. Stopped: done when it goes on |
 //!
 //! The outcome of a commit may be unknown: the store says `Timeout`. The slots of both images are
 //! then kept until a later commit succeeded, which makes a late effect of the first impossible.
@@ -34,12 +34,22 @@ pub(super) struct Entry {
     late: Vec<((), Pending)>,
     /// Extents to give back when no put is late.
     deferred: Vec<(MemberId, u32)>,
+    /// A save whose healed record a later save has found, with the places in it: the later save
+    /// gives back what it does not use of them.
+    adopted: Option<(u64, Vec<Place>)>,
 }
 
 /// A save of this member.
 pub(super) struct Saved {
     pub(super) descriptor: Descriptor,
     fingerprints: Vec<u128>,
+}
+
+impl Saved {
+    /// The number of the save.
+    fn number(&self) -> u64 {
+        self.descriptor.save
+    }
 }
 
 /// Copies bytes of the image from an offset on.
@@ -96,8 +106,8 @@ impl Inner {
         })
     }
 
-    /// After a lost commit: whether the record is a save of this member whose outcome was unknown,
-    /// or was changed by healing. Otherwise this member has nothing to compare with any more.
+    /// After a lost commit: whether the record is a save of this member, whose outcome was unknown
+    /// or which was healed meanwhile. Otherwise this member has nothing to compare with any more.
     fn adopt_unsettled(&self, entry: &mut Entry, key: &[u8]) -> ImageResult<bool> {
         let Some(value) = self.store.get(key)? else {
             self.settle(entry, None);
@@ -106,9 +116,18 @@ impl Inner {
         let found = Descriptor::decode(value.bytes());
         let is_found =
             |saved: &Saved| found.as_ref().is_some_and(|found| found.save == saved.descriptor.save);
+        if let (Some(current), Some(found)) = (&mut entry.current, &found)
+            && current.descriptor.save == found.save
+        {
+            current.descriptor.places.clone_from(&found.places);
+            entry.adopted = Some((found.save, found.places.clone()));
+            return Ok(true);
+        }
         match entry.unsettled.iter().position(is_found) {
             Some(index) => {
-                let saved = entry.unsettled.swap_remove(index);
+                let mut saved = entry.unsettled.swap_remove(index);
+                saved.descriptor.places = found.map(|found| found.places).unwrap_or_default();
+                entry.adopted = Some((saved.number(), saved.descriptor.places.clone()));
                 self.settle(entry, Some(saved));
                 Ok(true)
             }
@@ -131,6 +150,8 @@ impl Inner {
         if len > self.options.bytes {
             return Err(ImageError::TooLong { len, limit: self.options.bytes });
         }
+        // `close` first stores that the images are closed, and then looks for entries in use.
+        self.check_open()?;
         loop {
             self.settle_late(entry);
             match self.try_encode(entry, image, note, len, read) {
@@ -322,7 +343,7 @@ impl Inner {
         let mut extents = extents.to_vec();
         extents.sort_unstable_by_key(|(member, extent)| (member.0, *extent));
         match entry.late.is_empty() {
-            true => drop(self.give_back(&extents)),
+            true => self.give_back(&extents),
             false => entry.deferred.extend(extents),
         }
     }
@@ -332,8 +353,84 @@ impl Inner {
         entry.late = self.wait_all(late, self.job.now(), |(), _| {});
         if entry.late.is_empty() && !entry.deferred.is_empty() {
             let deferred = std::mem::take(&mut entry.deferred);
-            drop(self.give_back(&deferred));
+            self.give_back(&deferred);
         }
+    }
+
+    /// `free` for images that this member does not save at present. Late puts may be over, and
+    /// another member may have replaced or deleted an image.
+    pub(super) fn audit(&self) -> ImageResult<()> {
+        let mut known: Vec<(Vec<u8>, Option<u64>)> = crate::sync::lock(&self.entries)
+            .iter()
+            .filter(|(_, entry)| !entry.is_busy)
+            .map(|(key, entry)| (key.clone(), entry.current.as_ref().map(Saved::number)))
+            .collect();
+        // In a fixed order: the order of engine calls is a part of what a seed replays.
+        known.sort_unstable();
+        let images = self.image_key("");
+        for (key, save) in known {
+            self.try_with_entry(&key, |entry| self.settle_late(entry));
+            // The records of regions are replaced by their own member alone.
+            let Some(save) = save.filter(|_| key.starts_with(&images)) else { continue };
+            // The record is read without the entry: a save must not wait for a stopped replica. The
+            // save was committed before this read, so another record has replaced it.
+            let found = self.store.get(&key)?;
+            let found = found.and_then(|value| Descriptor::decode(value.bytes()));
+            if found.is_none_or(|found| found.save != save) {
+                self.try_with_entry(&key, |entry| {
+                    let is_current = entry.current.as_ref().map(Saved::number) == Some(save);
+                    if is_current && entry.unsettled.is_empty() {
+                        self.settle(entry, None);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an audit may have something to do.
+    pub(super) fn has_saved(&self) -> bool {
+        let entries = crate::sync::lock(&self.entries);
+        entries.values().any(|entry| entry.current.is_some() || !entry.late.is_empty())
+    }
+
+    /// After this member has healed an image and put its descriptor: updates what it knows of it.
+    /// `claimed` are the extents of the new place, and `is_generation` says whether the record is
+    /// that of a generation.
+    pub(super) fn note_healed(
+        &self,
+        entry: &mut Entry,
+        healed: Descriptor,
+        claimed: &[(MemberId, u32)],
+        is_generation: bool,
+    ) {
+        // A generation that is younger than the current generation is staged: its record names the
+        // extents, and may come to count.
+        let is_out = !is_generation
+            || entry.current.as_ref().is_some_and(|current| healed.save < current.number());
+        let adopted = entry.adopted.take().filter(|(save, _)| *save == healed.save);
+        let mut live = entry.current.iter_mut().chain(&mut entry.unsettled);
+        match live.find(|saved| saved.number() == healed.save) {
+            Some(saved) => saved.descriptor.places = healed.places,
+            // A later save of this member has replaced the image meanwhile. If it has found the
+            // healed record, it names the new place, too, or has given it back. As an heir this
+            // member knows nothing of the image, and the record names the extents.
+            None if healed.owner == self.job.me() && is_out => {
+                let adopted = adopted.into_iter().flat_map(|(_, places)| places);
+                let adopted: HashSet<(MemberId, u32)> = adopted
+                    .flat_map(|place| place.extents.into_iter().map(move |at| (place.member, at)))
+                    .collect();
+                let gone = claimed.iter().filter(|extent| !adopted.contains(extent));
+                let gone: Vec<(MemberId, u32)> = gone.copied().collect();
+                self.give_back_later(entry, &gone);
+            }
+            None => {}
+        }
+    }
+
+    /// Whether an activity of this member uses what it knows of an image, for example to save it.
+    pub(super) fn is_any_entry_busy(&self) -> bool {
+        crate::sync::lock(&self.entries).values().any(|entry| entry.is_busy)
     }
 
     /// Whether a put of this member may still happen.

@@ -151,6 +151,10 @@ impl Job {
         /// its call returns.
         fn is_mapped(&self) -> bool;
 
+        /// Whether this member operates on the segment of `member` by itself; see
+        /// [`Engine::is_member_mapped`].
+        fn is_member_mapped(&self, member: MemberId) -> bool;
+
         /// Reads the segment of a dead member, where the engine keeps it; see
         /// [`Engine::read_dead_segment`].
         fn read_dead_segment(
@@ -291,6 +295,17 @@ impl Job {
             Backend::Shm(shm) => Some(shm),
             #[cfg(feature = "mpi")]
             Backend::Mpi(mpi) => mpi.only_node(),
+            #[cfg(feature = "sim")]
+            Backend::Sim(_) => None,
+        }
+    }
+
+    /// The engine that has a status page for this member; `None` under the simulator.
+    pub(crate) fn status_page(&self) -> Option<&shm::Shm> {
+        match &self.inner.backend {
+            Backend::Shm(shm) => Some(shm),
+            #[cfg(feature = "mpi")]
+            Backend::Mpi(mpi) => Some(mpi.node()),
             #[cfg(feature = "sim")]
             Backend::Sim(_) => None,
         }

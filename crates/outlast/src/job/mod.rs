@@ -17,7 +17,7 @@ mod segment;
 pub(crate) use dispatch::Backend;
 pub use join::join;
 
-use crate::engine::{Activity, Port, Result, Time};
+use crate::engine::{Activity, Port, Result, Time, deadline};
 use crate::sync::lock;
 use segment::Ranges;
 use std::any::Any;
@@ -173,6 +173,11 @@ impl Job {
             static NUMBER: u64 = NUMBERS.fetch_add(1, Ordering::Relaxed);
         }
         NUMBER.with(|number| *number)
+    }
+
+    /// Until when the calling activity may wait for a condition.
+    pub(crate) fn deadline(&self) -> Time {
+        deadline::until(self.now(), self.time_limit())
     }
 
     /// Waits until an activity has ended, or until `until`; returns whether it has ended.

@@ -94,7 +94,7 @@ impl Seat {
 
     /// Completes all operations of this seat on the memory of `seat`.
     pub fn flush(&self, seat: usize) -> ProtectResult<()> {
-        self.period.check()?;
+        self.check()?;
         let member = self.period.holder(seat)?;
         let all = self.pending.take();
         let (now, later): (Vec<Pending>, Vec<Pending>) =
@@ -105,15 +105,22 @@ impl Seat {
 
     /// Completes all operations of this seat.
     pub fn flush_all(&self) -> ProtectResult<()> {
-        self.period.check()?;
+        self.check()?;
         self.complete_all(self.pending.take())
+    }
+
+    /// No operation of this seat is under way any more, also none that was given up by a time
+    /// limit: what the other seats are told next comes after all of them.
+    pub(super) fn quiet(&self) -> ProtectResult<()> {
+        self.flush_all()?;
+        self.period.finish_late()
     }
 
     /// Locks the memory of `seat` against other seats that lock it. Completes all operations of
     /// this seat before. Waits while other seats hold it, up to the
     /// [patience](super::Protect::patience).
     pub fn lock(&self, seat: usize, kind: LockKind) -> ProtectResult<()> {
-        self.flush_all()?;
+        self.quiet()?;
         let (member, base) = self.period.place(seat)?;
         if self.held.borrow().iter().any(|(held, _)| *held == seat) {
             return Err(ProtectError::AlreadyLocked { seat });
@@ -150,10 +157,10 @@ impl Seat {
     pub fn unlock(&self, seat: usize) -> ProtectResult<()> {
         let held = self.held.borrow().iter().position(|(held, _)| *held == seat);
         let Some(held) = held else {
-            self.period.check()?;
+            self.check()?;
             return Err(ProtectError::NotLocked { seat });
         };
-        self.flush_all()?;
+        self.quiet()?;
         let (_, kind) = self.held.borrow_mut().remove(held);
         let (member, base) = self.period.place(seat)?;
         let offset = base + LOCK;

@@ -31,8 +31,8 @@ impl Seat {
     /// [`ProtectError::Invalid`] at all seats if some of them called
     /// [`Seat::barrier_point`] instead.
     pub fn barrier(&self) -> ProtectResult<()> {
-        self.flush_all()?;
-        self.tree(BARRIER | FINE, |_| 0).map(drop)
+        self.quiet()?;
+        self.in_step(|| self.tree(BARRIER | FINE, |_| 0)).map(drop)
     }
 
     /// A round of the tree. `told` goes up, combined by and; seat 0 decides by it what goes down.
@@ -94,11 +94,14 @@ impl Seat {
             let put = Operation::Put { offset: base + word, data: &bytes };
             puts.push(self.period.start(member, put));
         }
+        let mut result = Ok(());
         for put in puts {
             let member = put.target;
-            self.period.complete(put)?;
+            // All of them, so that each one is complete or known to be late: a rollback waits for
+            // it, and no word of this period is put over a word of the next.
+            result = result.and(self.period.complete(put).map(drop));
             let _ = self.period.run.job.ring(member);
         }
-        Ok(())
+        result
     }
 }

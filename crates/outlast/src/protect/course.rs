@@ -219,6 +219,12 @@ impl CourseRecord {
             if before.fault.is_some() || before.rollback > rollback {
                 return Ok(before);
             }
+            if before.rollback < rollback {
+                // The partition of the record was given up. From the beginning would be from older
+                // bytes.
+                let reason = "the record of the course of this run is lost".to_string();
+                return Err(ProtectError::Invalid { reason });
+            }
             let after = next(&before);
             if self.replace(&after, expect)? {
                 return Ok(after);
@@ -226,11 +232,12 @@ impl CourseRecord {
         }
     }
 
-    /// Puts a fault into the course of a rollback, unless it has one.
-    pub(super) fn fail(&self, rollback: u64, fault: &Fault) -> ProtectResult<()> {
+    /// Puts a fault into the course of a rollback, or into that of any, unless it has one.
+    pub(super) fn fail(&self, rollback: Option<u64>, fault: &Fault) -> ProtectResult<()> {
         loop {
             let (before, expect) = self.read()?;
-            if before.fault.is_some() || before.rollback != rollback {
+            let is_other = rollback.is_some_and(|rollback| rollback != before.rollback);
+            if before.fault.is_some() || is_other {
                 return Ok(());
             }
             let after = Course { fault: Some(fault.clone()), ..before };
@@ -359,10 +366,24 @@ mod tests {
         assert_eq!(record.read().expect("read").0.generation, 33);
         assert_eq!(record.decide(2, 35), Ok(true));
         let fault = Fault::Lost { seat: 1 };
-        record.fail(2, &fault).expect("put");
+        record.fail(Some(2), &fault).expect("put");
         assert_eq!(record.decide(2, 36), Ok(false), "after a fault");
         let course = record.assign(2, next).expect("read");
         assert_eq!((course.fault, course.rollback, course.generation), (Some(fault), 2, 35));
+        store.close().expect("closed");
+    }
+
+    /// A store whose partition was given up has no course any more: no seat begins anew.
+    #[test]
+    fn a_course_that_is_lost_is_no_beginning() {
+        let job = crate::join().expect("alone");
+        let store = Store::open(&job, crate::store::Options::new()).expect("opened");
+        let record = CourseRecord::new(&store, b"course".to_vec(), 1);
+        let next = |course: &Course| course.assign(&members(&[0]), 1, 1, 8);
+        assert_eq!(record.assign(0, next).expect("assigned").rollback, 1);
+        store.delete(b"course").expect("deleted");
+        let lost = record.assign(1, next);
+        assert!(matches!(lost, Err(ProtectError::Invalid { .. })), "{lost:?}");
         store.close().expect("closed");
     }
 }

@@ -84,6 +84,11 @@ pub enum ProtectError {
         /// The seat whose lock it is.
         seat: usize,
     },
+    /// A barrier or a point of this seat ended by a [`ProtectError::Timeout`]. The others may still
+    /// be in it, and save memory that this seat would change. Nothing was changed: the seat makes
+    /// no further calls, and its closure has failed, whatever it returns.
+    #[error("a barrier or a point of this seat ended by a timeout: the seat is out of step")]
+    OutOfStep,
     /// An option or an argument is invalid, or differs between members, or the seats made different
     /// calls where all have to make an equal one.
     #[error("{reason}")]

@@ -187,6 +187,9 @@ impl Period {
 
     /// Waits until no operation of this member may still happen.
     pub(super) fn finish_late(&self) -> ProtectResult<()> {
+        if lock(&self.late).is_empty() {
+            return Ok(());
+        }
         let job = &self.run.job;
         let limit = self.run.options.patience;
         let until = job.now().after(limit);

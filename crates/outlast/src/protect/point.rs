@@ -60,14 +60,18 @@ impl Seat {
     ///
     /// [`ProtectError::LockHeld`] if this seat holds a lock.
     pub fn barrier_point(&self, note: &[u8]) -> ProtectResult<Point> {
-        let released = {
-            let _step = within(Step::Freeze);
-            self.freeze()?;
-            self.tree(POINT | FINE, |_| if self.is_due() { YES } else { 0 })?
-        };
-        if released & YES == 0 {
-            return Ok(Point::NotDue);
-        }
+        let step = within(Step::Freeze);
+        self.freeze()?;
+        self.in_step(|| {
+            let due = |_| if self.is_due() { YES } else { 0 };
+            let released = self.tree(POINT | FINE, due)?;
+            drop(step);
+            if released & YES == 0 { Ok(Point::NotDue) } else { self.save_aligned(note) }
+        })
+    }
+
+    /// Saves with all seats, each of which is at its aligned point.
+    fn save_aligned(&self, note: &[u8]) -> ProtectResult<Point> {
         let began = self.period.run.job.now();
         let generation = (self.period.rollback << 32) | (self.round.get() << 1);
         let is_fine = self.stage(generation, note)?;
@@ -98,21 +102,20 @@ impl Seat {
     pub fn point(&self, note: &[u8]) -> ProtectResult<Point> {
         let _step = within(Step::Freeze);
         self.freeze()?;
-        match self.number {
+        self.in_step(|| match self.number {
             0 if self.is_due() => self.gather(note),
             0 => Ok(Point::NotDue),
             _ => self.come(note),
-        }
+        })
     }
 
     /// `freeze`: no operation of this seat is under way, and it holds no lock.
     fn freeze(&self) -> ProtectResult<()> {
-        self.period.check()?;
+        self.check()?;
         if let Some((seat, _)) = self.held.borrow().first() {
             return Err(ProtectError::LockHeld { seat: *seat });
         }
-        self.flush_all()?;
-        self.period.finish_late()
+        self.quiet()
     }
 
     /// Whether a save is due; seat 0 decides it.
@@ -202,15 +205,21 @@ impl Seat {
         for &seat in &others {
             // Held one by one: a seat that is here may still leave.
             let limit = until.since(job.now());
+            let mut unanswered = None;
             let is_held = self.period.wait_for(seat, limit, || {
                 let here = stamped(rollback, attempt, HERE);
-                let found = self.swap_state(seat, here, stamped(rollback, attempt, HELD))?;
+                let found = self.swap_state(seat, here, stamped(rollback, attempt, HELD));
+                let found = found.inspect_err(|error| unanswered = Some(error.clone()))?;
                 Ok(match flags_of(found, rollback, attempt) {
                     Some(HERE) => Some(true),
                     Some(_) => Some(false),
                     None => None,
                 })
             });
+            if let Some(error) = unanswered {
+                // The swap may still happen, and the seat would be held without end.
+                return Err(error);
+            }
             match is_held {
                 Ok(true) => held += 1,
                 Ok(false) | Err(ProtectError::Timeout { .. }) => break,

@@ -71,7 +71,7 @@ impl Run {
                 match self.load(&course, before.as_deref()) {
                     Ok(all) => (loaded, flags) = (all, FINE),
                     Err((seat, error)) => {
-                        told = self.course.fail(rollback, &fault_of(seat, &error));
+                        told = self.course.fail(Some(rollback), &fault_of(seat, &error));
                     }
                 }
             }
@@ -142,15 +142,15 @@ impl Run {
         let name = self.image_name(seat);
         let mut generation = course.generation;
         let (offset, is_new) = self.take_slot(seat)?;
-        if is_new {
+        if mutant("seat-rollback-one-late") && is_new {
             let all = self.images.generations(&name)?;
-            if mutant("seat-rollback-one-late") {
-                generation = all.iter().copied().max().unwrap_or(0);
-            } else {
-                // Saves of earlier holders that have no verdict.
-                for other in all.into_iter().filter(|other| *other != generation) {
-                    self.images.delete_generation(&name, other)?;
-                }
+            generation = all.iter().copied().max().unwrap_or(0);
+        } else {
+            // Saves that have no verdict, and what the one that counts has replaced: a death after
+            // the verdict keeps the holder itself from `free`.
+            let all = self.images.generations(&name)?;
+            for other in all.into_iter().filter(|other| *other != generation) {
+                self.images.delete_generation(&name, other)?;
             }
         }
         let note = match () {

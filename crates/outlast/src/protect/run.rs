@@ -55,6 +55,8 @@ pub(super) struct Met {
     pub(super) dead: Vec<MemberId>,
 }
 
+/// This member has not heard of a member that failed or gave up.
+const CALM: u64 = 4;
 /// All closures of this member have ended.
 const ENDED: u64 = 1;
 /// This member could do its part.
@@ -110,6 +112,7 @@ where
             result
         }
         End::Alone(error) => {
+            run.give_up(&error);
             run.images.abandon();
             Err(error)
         }
@@ -152,7 +155,8 @@ impl Run {
         let hash = twox_hash::XxHash3_64::oneshot(told.as_bytes()) & mask;
         let fine = if fault.is_none() { FINE } else { 0 };
         let until = run.job.now().after(run.job.time_limit());
-        let met = run.meet(fine | (hash << 2) | ((!hash & mask) << 31), Some(until), None)?;
+        let met = run.meet(fine | (hash << 2) | ((!hash & mask) << 31), Some(until), None);
+        let met = met.inspect_err(|error| run.give_up(error))?;
         let is_equal = (met.flags >> 2) & mask == hash && (met.flags >> 31) & mask == !hash & mask;
         let fault = fault.or_else(|| {
             let reason = match () {
@@ -268,6 +272,16 @@ impl Run {
             if met.flags & ENDED != 0 && is_over {
                 return End::Together(Ok(values));
             }
+            if met.flags & CALM == 0 {
+                return match self.course.read() {
+                    Ok((Course { fault: Some(fault), .. }, _)) => End::Together(Err(fault.into())),
+                    Ok(_) => {
+                        let reason = "a member gave up, and could not say why".to_string();
+                        End::Together(Err(ProtectError::Invalid { reason }))
+                    }
+                    Err(error) => End::Alone(error),
+                };
+            }
             before = Some(period);
         }
     }
@@ -280,20 +294,43 @@ impl Run {
             period.finish_late()?;
         }
         for (seat, outcome) in outcomes {
-            let reason = match outcome {
-                Outcome::Failed(reason) => reason.clone(),
-                Outcome::Panicked(payload) => text_of(payload.as_ref()),
-                Outcome::Ended(_) | Outcome::Stopped => continue,
-            };
-            let fault = Fault::Failed { seat: *seat, reason };
-            self.course.fail(period.rollback, &fault)?;
-            // All seats that wait or call are told.
-            let _ = self.comm.revoke();
+            self.tell_failure(period, *seat, outcome)?;
         }
         let is_ended = |(_, outcome): &(usize, Outcome<T>)| matches!(outcome, Outcome::Ended(_));
         let has_ended = outcomes.iter().all(is_ended) && period.check().is_ok();
         let _step = within(Step::Agree);
-        self.meet(if has_ended { ENDED } else { 0 }, None, Some(period))
+        let calm = if self.comm.is_revoked() { 0 } else { CALM };
+        self.meet(calm | if has_ended { ENDED } else { 0 }, None, Some(period))
+    }
+
+    /// Tells all seats that wait or call that a closure has failed. Other seats of this member may
+    /// wait for it, so it is told as soon as the closure has ended.
+    fn tell_failure<T>(
+        &self,
+        period: &Period,
+        seat: usize,
+        outcome: &Outcome<T>,
+    ) -> ProtectResult<()> {
+        let reason = match outcome {
+            Outcome::Failed(reason) => reason.clone(),
+            Outcome::Panicked(payload) => text_of(payload.as_ref()),
+            Outcome::Ended(_) | Outcome::Stopped => return Ok(()),
+        };
+        self.course.fail(Some(period.rollback), &Fault::Failed { seat, reason })?;
+        let _ = self.comm.revoke();
+        Ok(())
+    }
+
+    /// This member leaves the run by an error of its own. The others are told: they cannot go on
+    /// without it, and would wait for it as long as it stays in the job.
+    fn give_up(&self, error: &ProtectError) {
+        let me = self.job.me();
+        let seat = lock(&self.slots).iter().find_map(|slot| slot.seat).unwrap_or(0);
+        let reason = format!("{me} gave up: {error}");
+        if let Err(error) = self.course.fail(None, &Fault::Failed { seat, reason }) {
+            tracing::warn!(%error, "the other members are not told why this member gave up");
+        }
+        let _ = self.comm.revoke();
     }
 
     /// Calls the closures of the seats of this member: the first here, the others in activities of
@@ -320,6 +357,8 @@ impl Run {
                 let outcomes = outcomes.clone();
                 move || {
                     let outcome = call(&period, own, &*body);
+                    // A fault that cannot be put is put again in `stop`.
+                    let _ = period.run.tell_failure(&period, number, &outcome);
                     lock(&outcomes).push((number, outcome));
                 }
             };
@@ -332,6 +371,7 @@ impl Run {
         }
         let own = first.seat;
         let outcome = call(period, first, &**body);
+        let _ = self.tell_failure(period, own, &outcome);
         lock(&outcomes).push((own, outcome));
         for activity in &activities {
             // A closure that computes is waited for. All waits in it end by themselves.
@@ -366,6 +406,9 @@ where
         _ if is_over => Outcome::Stopped,
         Err(payload) => Outcome::Panicked(payload),
         Ok(Err(error)) => Outcome::Failed(error.to_string()),
+        Ok(Ok(_)) if seat.is_out_of_step.get() => {
+            Outcome::Failed(ProtectError::OutOfStep.to_string())
+        }
         Ok(Ok(value)) => match seat.flush_all() {
             Ok(()) => Outcome::Ended(value),
             Err(_) if period.check().is_err() => Outcome::Stopped,

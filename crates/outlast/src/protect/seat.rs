@@ -5,6 +5,7 @@ use super::period::Period;
 use super::{ProtectError, ProtectResult};
 use crate::engine::{Pending, Time};
 use crate::rma::LockKind;
+use crate::store::mutant;
 use crate::sync::lock;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub struct Seat {
     pub(super) held: RefCell<Vec<(usize, LockKind)>>,
     /// How many rounds of the tree this seat has taken part in.
     pub(super) round: Cell<u64>,
+    /// A barrier or a point of this seat ended by an error while others may still be in it.
+    pub(super) is_out_of_step: Cell<bool>,
     /// The last attempt to save at points that are not aligned.
     pub(super) attempt: Cell<u64>,
     /// The generation that counts, as far as this seat knows.
@@ -59,6 +62,7 @@ impl Seat {
             pending: RefCell::default(),
             held: RefCell::default(),
             round: Cell::new(0),
+            is_out_of_step: Cell::new(false),
             attempt: Cell::new(0),
             generation: Cell::new(period.generation),
             // The first rollback is the beginning.
@@ -108,7 +112,7 @@ impl Seat {
     /// Bytes from outside of the seats, such as the time or a key of the store, which `look` gets.
     /// For looking and not for taking: after a rollback `look` is called again.
     pub fn remember(&self, look: impl FnOnce() -> Vec<u8>) -> ProtectResult<Vec<u8>> {
-        self.period.check()?;
+        self.check()?;
         Ok(look())
     }
 
@@ -121,8 +125,26 @@ impl Seat {
     /// Whether all pieces of all images are at living members: as many may die at once then as
     /// [`Protect::lose`](super::Protect::lose) says. It reads the records of all images.
     pub fn is_whole(&self) -> ProtectResult<bool> {
-        self.period.check()?;
+        self.check()?;
         Ok(self.period.run.images.pieces_missing()? == 0)
+    }
+
+    /// An error if this seat cannot go on.
+    #[inline]
+    pub(super) fn check(&self) -> ProtectResult<()> {
+        self.period.check()?;
+        if self.is_out_of_step.get() { Err(ProtectError::OutOfStep) } else { Ok(()) }
+    }
+
+    /// Runs the part of a barrier or a point that all seats take part in. After an error the others
+    /// may still be in it, and count on this seat to change nothing. Seats that made different
+    /// calls are told so together, and stay in step.
+    pub(super) fn in_step<T>(&self, part: impl FnOnce() -> ProtectResult<T>) -> ProtectResult<T> {
+        let result = part();
+        if !matches!(result, Ok(_) | Err(ProtectError::Invalid { .. })) {
+            self.is_out_of_step.set(!mutant("seat-step-kept"));
+        }
+        result
     }
 
     /// The holder of a seat, and where a range of its memory is there.
@@ -133,7 +155,7 @@ impl Seat {
         offset: u64,
         len: usize,
     ) -> ProtectResult<(crate::MemberId, u64)> {
-        self.period.check()?;
+        self.check()?;
         let (member, base) = self.period.place(seat)?;
         let (len, bytes) = (len as u64, self.bytes());
         match offset.checked_add(len).is_some_and(|end| end <= bytes) {

@@ -38,7 +38,7 @@ use super::outbox::{DeferredWork, Outbox, RESEND};
 use super::registry::{CREATION, RECOVERY, Registry, SharedCommunicator};
 use super::wire::{self, Reader};
 use super::{Error, Result};
-use crate::engine::{self, Message, Port};
+use crate::engine::{self, Message, Port, deadline};
 use crate::sync::lock;
 use crate::{Job, MemberId, MemberSet, Service, Time};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl Rma {
                 return Err(Error::Engine(engine::Error::Ended));
             }
             let (now, limit) = (job.now(), job.time_limit());
-            let until = *until.get_or_insert(now.after(limit));
+            let until = *until.get_or_insert_with(|| deadline::until(now, limit));
             if now >= until {
                 return Err(timeout_error(limit));
             }
@@ -462,7 +462,7 @@ impl Service for Rma {
             self.resend(job);
             self.publish_again(job);
             let now = job.now();
-            let until = *until.get_or_insert(now.after(job.time_limit()));
+            let until = *until.get_or_insert_with(|| deadline::until(now, job.time_limit()));
             if now >= until {
                 return;
             }

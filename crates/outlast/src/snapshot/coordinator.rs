@@ -162,11 +162,11 @@ impl Shared {
         let taken_at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let taken_at = taken_at.map_or(0, |since| since.as_secs());
         let write = Message::Write { id: attempt.id, number, taken_at };
-        let patience = self.options.freeze_limit + self.job().time_limit();
+        let limit = self.options.freeze_limit + self.job().time_limit();
         self.tell(attempt, &write);
-        let mut until = self.job().now().after(patience);
+        let mut until = self.job().now().after(limit);
         let is_written = |answer: &Message| matches!(answer, Message::Written { .. });
-        let written = self.gather(attempt, is_written, &mut until, patience, |_| true)?;
+        let written = self.gather(attempt, is_written, &mut until, limit, |_| true)?;
         let part = |(member, answer): (MemberId, Message)| match answer {
             Message::Written { records, bytes, checksum, .. } => {
                 let checksum = checksum as u32;

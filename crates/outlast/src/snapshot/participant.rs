@@ -112,8 +112,8 @@ impl Participant<'_> {
         let frozen_ns = until.min(job.now()).since(began).as_nanos() as u64;
         self.answer(Message::Unfrozen { id, in_time, frozen_ns });
 
-        let patience = job.now().after(limit + job.time_limit());
-        let write = self.wait_for(patience, |order| matches!(order, Message::Write { .. }))?;
+        let until = job.now().after(limit + job.time_limit());
+        let write = self.wait_for(until, |order| matches!(order, Message::Write { .. }))?;
         let Message::Write { number, taken_at, .. } = write else {
             return Err(ParticipantError::Cancelled);
         };

@@ -39,6 +39,20 @@
 //! - A lost value is reported as [`StoreError::DataLost`]. It is never replaced by an older value
 //!   in silence.
 //!
+//! # Time limits
+//! A call returns within the job's time limit plus a *slack*, whatever stops or dies meanwhile. All
+//! its waits share a single deadline, which is counted from the first wait. The slack is an eighth
+//! of the time limit, at most a second: when the deadline is over, the call gives back what it has
+//! taken, and may wait for members that have answered so far.
+//!
+//! | call | its limit |
+//! |---|---|
+//! | most calls | the time limit |
+//! | [`Store::lock`], [`Store::wait`], [`Store::wait_or_death`], [`Store::wait_repaired`] | their deadline, but at least the time limit: so long it may take to read the key |
+//! | [`Store::leave`] | its deadline |
+//! | [`Store::transaction`], [`Store::recover`] | the time limit for all attempts together, and the time that the closure takes |
+//! | lists, batches, statistics: [`Store::keys`], [`Store::put_all`], [`Store::job_stats`] | the time limit for each step; the first step that is late ends the call |
+//!
 //! # After a death
 //! In localized mode, the default, all calls go on with the replicas that live, and the background
 //! of each member makes the lost replicas anew. In global mode ([`Mode::Global`]) all calls return
@@ -89,7 +103,10 @@ mod value;
 pub use api::batch::PendingGet;
 pub(crate) use api::cut::{CutPart, whole_cut};
 pub use api::deaths::Death;
+#[cfg(feature = "async")]
+pub use api::future::WaitFuture;
 pub use api::handle::KeyHandle;
+pub use api::list::Entries;
 pub use api::lock::LockGuard;
 pub use api::pin::Pin;
 pub use api::recover::Recovery;
@@ -97,7 +114,8 @@ pub use api::stats::{JobStats, Stats};
 pub use api::store::Store;
 pub use api::wait::WaitOutcome;
 pub use error::{StoreError, StoreResult};
-pub use member::counts::Latency;
+pub use member::counts::{CallTimes, Latency};
+pub use member::status::Figures;
 pub(crate) use mutant::mutant;
 pub(crate) use operation::message::Address;
 pub use options::{Mode, NAME_LEN_MAX, Options};

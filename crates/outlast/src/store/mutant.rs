@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 42] = [
+const NAMES: [&str; 48] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -17,6 +17,12 @@ const NAMES: [&str; 42] = [
     "reuse-early",
     // A version that another member has published and not finished is taken as stable.
     "no-help",
+    // A replica answers a read from its own memory with a version that may be unstable.
+    "near-unmarked",
+    // A replica answers a read from its own memory with what it knew before the last death.
+    "near-older",
+    // A member reads its own replica although it maps the memory of the primary.
+    "near-own-node",
     // Repair replaces newer versions.
     "repair-over-newer",
     // Repair takes a record for copied although its swap at the new replica failed.
@@ -71,6 +77,10 @@ const NAMES: [&str; 42] = [
     "image-same-domain",
     // A piece with a good checksum is taken, whichever save has written it.
     "image-old-piece",
+    // Each wait of a call has the time limit, and not all of them together.
+    "limit-per-wait",
+    // The background waits for a stopped member as long as a call does.
+    "background-waits",
     // A checkpoint of regions is decided before all callers have described theirs.
     "region-vote-missing",
     // A verdict on a save takes effect although a rollback came first.
@@ -87,6 +97,8 @@ const NAMES: [&str; 42] = [
     "seat-survivor-keeps",
     // A survivor keeps the lock word of its seat in a rollback.
     "seat-lock-kept",
+    // A seat that gave a point up goes on while the others save.
+    "seat-step-kept",
     // A seat gets the note of another seat.
     "seat-wrong-note",
     // Seats are looked for where they were before they were adopted.

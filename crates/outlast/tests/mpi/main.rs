@@ -3,6 +3,7 @@
 //! - `engine`: the mpi engine.
 //! - `window`: the scenarios of windows.
 //! - `snapshot`: snapshots of the store on several nodes.
+//! - `protect`: seats on several nodes, and the loss of a whole node.
 //!
 //! A single job runs at a time ([`ranks::take_turn`]).
 
@@ -10,10 +11,13 @@
 mod members;
 #[path = "../support/reexecution.rs"]
 mod reexecution;
+#[path = "../support/seats.rs"]
+mod seat_bodies;
 #[path = "../support/window_scenarios.rs"]
 mod window_scenarios;
 
 mod engine;
+mod protect;
 mod ranks;
 mod snapshot;
 mod window;

@@ -1,6 +1,6 @@
 //! Tests with real processes on the shm engine, with real kills (SIGKILL) and stops (SIGSTOP).
 //!
-//! - `engine`, `engine_choice`, `launch`, `kernel`: joining, the shm engine, the launcher, and
+//! - `engine`, `launch`, `kernel`: joining, the shm engine, the launcher, and
 //!   kernels that lack system calls.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`, `salvage`, `snapshot`, `store_examples`: the store, and its example programs.
@@ -31,8 +31,8 @@ mod seat_bodies;
 mod window_scenarios;
 
 mod engine;
-#[cfg(not(feature = "mpi"))]
-mod engine_choice;
+#[cfg(feature = "async")]
+mod futures;
 #[cfg(feature = "faults")]
 mod image;
 mod kernel;

@@ -257,6 +257,19 @@ fn bad_input_changes_nothing() {
         assert!(matches!(wrong, Err(StoreError::WrongType { .. })), "{wrong:?}");
         assert_eq!(store.get_as::<u64>(b"no such key"), Ok(None));
     }
+    #[cfg(feature = "postcard")]
+    {
+        let version = store.put_binary("binary", &(7u8, f64::INFINITY)).expect("put");
+        assert_eq!(store.get_binary("binary"), Ok(Some(((7u8, f64::INFINITY), version))));
+        let left_over = store.get_binary::<u8>("binary");
+        assert!(matches!(left_over, Err(StoreError::WrongType { .. })), "{left_over:?}");
+        let too_short = store.get_binary::<(u8, f64, u64)>("binary");
+        assert!(matches!(too_short, Err(StoreError::WrongType { .. })), "{too_short:?}");
+        assert_eq!(store.get_binary::<u64>("no such key"), Ok(None));
+        let found = Some(version);
+        let refused = store.put_if_binary("binary", &1u8, Expect::Absent);
+        assert_eq!(refused, Err(StoreError::Conflict { found }));
+    }
     store.put(b"large", &vec![7; 10 << 20]).expect("the store still works");
     assert_eq!(store.get(b"large").expect("read").expect("there").bytes().len(), 10 << 20);
     assert_eq!(store.delete(b"large"), Ok(true));
@@ -264,6 +277,72 @@ fn bad_input_changes_nothing() {
     store.close().expect("closed");
     assert_eq!(store.put(b"late", b""), Err(StoreError::Closed));
     job.leave().expect("left");
+}
+
+/// A key is anything that has bytes, and each form names the same key.
+#[test]
+fn keys_of_all_forms_name_the_same_key() {
+    let job = outlast::join().expect("a job of a single member");
+    let store = Store::open(&job, Options::new().replicas(1).partitions(4)).expect("opened");
+    store.put("key", b"1").expect("put");
+    store.put(String::from("key"), b"2").expect("put");
+    store.put(b"key", b"3").expect("put");
+    let owned: Vec<u8> = "key".into();
+    store.put(owned, b"4").expect("put");
+    store.put(&b"key"[..], b"5").expect("put");
+    let version = store.handle([107, 101, 121]).expect("a handle").put(b"6").expect("put");
+    assert_eq!(version.counter, 6);
+    store.transaction(|tx| tx.put("key", b"7")).expect("committed");
+    assert_eq!(store.get("key").expect("read").expect("there").bytes(), b"7");
+    store.close().expect("closed");
+    job.leave().expect("left");
+}
+
+/// The iterator returns each key with its value, reports each partition that a death took along,
+/// and goes on behind it. Behind another error it ends.
+#[test]
+fn entries_are_iterated_beyond_lost_partitions() {
+    play(this_test!(), 3, 1, |job| {
+        let store = open(&job, 1);
+        let key = |number: u32| format!("key/{number}");
+        if job.me() == MemberId(0) {
+            for number in 0..300 {
+                store.put(key(number), &number.to_le_bytes()).expect("put");
+            }
+            store.put("other", b"").expect("put");
+            assert_eq!(store.entries("").filter(Result::is_ok).count(), 301);
+            assert_eq!(store.entries("key/29").count(), 11);
+        }
+        job.sleep(Duration::from_millis(1));
+        let world = outlast::rma::Communicator::world(&job).expect("made");
+        world.barrier().expect("all members");
+        if job.me() == MemberId(2) {
+            job.fence(job.me(), Time::NEVER).expect("killed");
+        }
+        wait_until(&job, PATIENCE, "a death", || job.epoch() >= Epoch(1));
+        let lost = store.lost_partitions().expect("asked");
+        assert!(!lost.is_empty() && lost.len() < 64, "{lost:?}");
+        let (found, errors): (Vec<_>, Vec<_>) = store.entries("key/").partition(Result::is_ok);
+        let mut partitions: Vec<usize> = errors
+            .into_iter()
+            .map(|error| match error {
+                Err(StoreError::DataLost { partition }) => partition,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        partitions.sort_unstable();
+        assert_eq!(partitions, lost);
+        for (name, value) in found.iter().flatten() {
+            let number = u32::from_le_bytes(value.bytes().try_into().expect("four bytes"));
+            assert_eq!(*name, key(number).into_bytes());
+        }
+        let is_kept = |number: &u32| !lost.contains(&store.partition_of(key(*number)).expect("a"));
+        assert_eq!(found.len(), (0..300).filter(is_kept).count());
+        store.close().expect("closed");
+        let mut after = store.entries("");
+        assert!(matches!(after.next(), Some(Err(StoreError::Closed))) && after.next().is_none());
+        job.leave().expect("left");
+    });
 }
 
 /// With a single replica of each value all members but the last leave in turn, while the others go

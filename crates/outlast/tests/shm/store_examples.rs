@@ -23,3 +23,15 @@ fn stencil() {
     // The program compares the sum with what it computes without seats.
     check("stencil", 4, 243_916, |_| vec![(" takes up seat ", 4), (" at step 20\n", 4)]);
 }
+
+#[test]
+fn table() {
+    // The program compares the sum with that of all words which it inserts.
+    check("table", 4, 725_340, |_| vec![(" takes up seat ", 4), (" at insert 200\n", 4)]);
+}
+
+#[test]
+fn transform() {
+    // The program compares the sum with what it computes without seats.
+    check("transform", 4, 24_738_011, |_| vec![(" takes up seat ", 4), (" at step 10\n", 4)]);
+}

@@ -3,6 +3,7 @@
 
 use crate::seat_bodies::{self, SEATS};
 use crate::simulation::{run_with, seeds, without_panic_messages};
+use outlast::engine::{Error, Fault};
 use outlast::protect::{self, Interval, Level, Protect, ProtectError, Seat};
 use outlast::sim::{self, Action, Link, When};
 use outlast::{Epoch, Job, MemberId};
@@ -245,7 +246,7 @@ fn a_seat_whose_holders_die_again_and_again_is_given_up() {
             let protect = seat_bodies::options(256, 2).give_up(3);
             let ended = protect::run(&store, protect, move |seat| {
                 if seat.number() == 1 {
-                    inside.inject(outlast::engine::Fault::Kill(inside.me())).expect("killed");
+                    inside.inject(Fault::Kill(inside.me())).expect("killed");
                 }
                 seat.barrier()?;
                 Ok::<(), ProtectError>(())
@@ -304,7 +305,9 @@ fn a_stopped_holder_that_wakes_up_late_harms_no_seat() {
 
 #[test]
 fn bad_input_is_refused_and_changes_nothing() {
-    run_with(sim(3, 0, 1), |job| {
+    let mut options = sim(3, 0, 1);
+    options.segment_limit = 4 << 20;
+    run_with(options, |job| {
         let store = seat_bodies::open(&job);
         let refused = |options: Protect, named: &str| {
             let ended = protect::run(&store, options, |_| Ok::<(), ProtectError>(()));
@@ -323,6 +326,16 @@ fn bad_input_is_refused_and_changes_nothing() {
         refused(good().give_up(1 + u64::from(job.me().0)), "other options");
         refused(good().room(65), "up to 64");
         refused(good().set(4).strict(), "fewer than 4 failure domains");
+        // Images of such seats need more memory than a member has; the message has the bytes.
+        refused(Protect::new(1 << 30).set(3), "cannot grow the segment to");
+        // There is memory for the images, but not for the seats themselves.
+        let seats = Protect::new(450 << 10).set(3).lose(1).piece(1024);
+        match protect::run(&store, seats, |_| Ok::<(), ProtectError>(())) {
+            Err(ProtectError::Engine(Error::OutOfMemory { wanted, .. })) => {
+                assert!(wanted > 4 << 20, "{wanted}");
+            }
+            other => panic!("{other:?}"),
+        }
         let ended = protect::run(&store, good(), seat_bodies::bad_calls).expect("ended");
         assert_eq!(ended, [(job.me().index(), ())]);
         seat_bodies::end(&job, &store);
@@ -350,4 +363,91 @@ fn points_save_when_the_interval_is_over() {
         assert!((3..=4).contains(&ended[0].1), "{ended:?}");
         seat_bodies::end(&job, &store);
     });
+}
+
+/// A point that ended by a time limit may still save at the others: the seat is out of step.
+#[test]
+fn a_seat_that_gave_up_a_point_changes_nothing_any_more() {
+    for seed in seeds(4) {
+        run_with(sim(3, 0, seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let inside = job.clone();
+            let protect = Protect::new(256).set(3).lose(1).piece(64);
+            let protect = protect.patience(Duration::from_secs(2));
+            let body = move |seat: &Seat| seat_bodies::gone_on_after_a_timeout(seat, &inside);
+            let ended = protect::run(&store, protect, body);
+            let Err(ProtectError::SeatFailed { reason, .. }) = ended else { panic!("{ended:?}") };
+            assert!(reason.contains("out of step"), "{reason}");
+            seat_bodies::end(&job, &store);
+        });
+    }
+}
+
+/// A member that leaves `run` by an error of its own tells the others: none of them waits for it
+/// without end.
+#[test]
+fn a_member_that_gives_up_alone_keeps_no_other_waiting() {
+    for seed in seeds(4) {
+        let mut options = sim(4, 0, seed).link(Link::Network);
+        options.time_limit = Duration::from_secs(1);
+        run_with(options, move |job| {
+            let store = seat_bodies::open(&job);
+            let (inside, stopped) = (job.clone(), MemberId(2));
+            let began = job.now();
+            let protect = seat_bodies::options(256, 1).patience(Duration::from_secs(2));
+            let ended = protect::run(&store, protect, move |seat| {
+                seat.barrier()?;
+                if seat.number() == 1 {
+                    // All seats have left the barrier.
+                    inside.sleep(Duration::from_millis(500));
+                    inside.inject(Fault::Stop(stopped)).expect("stopped");
+                    seat.put(2, 0, &[7; 64])?;
+                    assert!(seat.flush(2).is_err(), "a stopped member has answered");
+                }
+                Ok::<(), ProtectError>(())
+            });
+            if job.me() == MemberId(1) {
+                assert!(matches!(ended, Err(ProtectError::Timeout { .. })), "{ended:?}");
+                job.inject(Fault::Resume(stopped)).expect("goes on");
+                // It stays in the job until the others have ended. The time is virtual: the
+                // simulator skips it.
+                job.sleep(Duration::from_secs(100));
+            } else {
+                assert!(ended.is_err(), "without {}", MemberId(1));
+                let waited = job.now().since(began);
+                assert!(waited < Duration::from_secs(60), "{waited:?}");
+            }
+            job.leave().expect("left");
+        });
+    }
+}
+
+/// A closure that fails is told at once, also to the other seat of its member, which waits for it.
+#[test]
+fn a_failure_beside_another_seat_is_told_at_once() {
+    for seed in seeds(4) {
+        run_with(sim(3, 0, seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let inside = job.clone();
+            let protect = Protect::new(256).set(3).lose(1).piece(64);
+            let began = job.now();
+            let ended = protect::run(&store, protect, move |seat| {
+                // Seat 2 goes to member 0, beside seat 0.
+                match (seat.number(), seat.is_replaying()) {
+                    (2, false) => inside.inject(Fault::Kill(inside.me())).expect("killed"),
+                    (2, true) => return Err("no bread".into()),
+                    _ => {}
+                }
+                seat.barrier()?;
+                Ok::<(), Box<dyn std::error::Error>>(())
+            });
+            let Err(ProtectError::SeatFailed { seat: 2, reason }) = ended else {
+                panic!("{ended:?}")
+            };
+            assert!(reason.contains("no bread"), "{reason}");
+            let waited = job.now().since(began);
+            assert!(waited < Duration::from_secs(60), "{waited:?}");
+            seat_bodies::end(&job, &store);
+        });
+    }
 }

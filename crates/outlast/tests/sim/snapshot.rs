@@ -26,6 +26,16 @@ fn open(job: &Job, replicas: usize) -> Store {
     try_open(job, replicas).expect("opened")
 }
 
+/// A folder in memory, if there is a file system for it: a snapshot waits until its files are on
+/// the disk, which has nothing to do with what is simulated.
+fn folder_in_memory() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    match memory.is_dir() {
+        true => tempfile::tempdir_in(memory).expect("a folder"),
+        false => tempfile::tempdir().expect("a folder"),
+    }
+}
+
 /// The contents of a snapshot, by key.
 fn read(path: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
@@ -54,7 +64,7 @@ fn a_snapshot_is_a_consistent_cut_under_deaths_and_stops() {
         let options = SimOptions::new(MEMBERS, seed).link(link);
         let (kills, stops) = (random.below(3) as usize, random.below(2) as usize);
         let options = options.random_faults(kills, stops, 1 + random.magnitude(100, 6000));
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let path = folder.path().join("snapshots");
         // The number with which the second key of each pair was acknowledged.
         let acknowledged: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
@@ -166,7 +176,7 @@ fn a_snapshot_is_a_consistent_cut_under_deaths_and_stops() {
 #[test]
 fn a_job_of_another_size_begins_with_a_snapshot() {
     for (members, replicas, seed) in [(1, 1, 0), (2, 2, 1), (7, 3, 2)] {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let path = folder.path().join("snapshots");
         let target = path.clone();
         let report = sim::run(&SimOptions::new(4, seed), move |job| {
@@ -219,7 +229,7 @@ fn a_job_of_another_size_begins_with_a_snapshot() {
 /// A member that has not opened the folder and a stopped member are named, and writers go on.
 #[test]
 fn a_member_that_does_not_take_part_is_named() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder_in_memory();
     let target = folder.path().join("snapshots");
     let report = sim::run(&SimOptions::new(3, 5), move |job| {
         let store = open(&job, 2);
@@ -253,7 +263,7 @@ fn writers_go_on_while_the_member_taking_a_snapshot_is_stopped() {
     let (late, held_up) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let count = seeds(150);
     for seed in count.clone() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let target = folder.path().join("snapshots");
         let (late, held_up) = (late.clone(), held_up.clone());
         let (ready, is_over, longest_ns) =
@@ -330,7 +340,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
         let options = SimOptions::new(MEMBERS, seed).link(link);
         let options =
             options.random_faults(random.below(3) as usize, 0, 1 + random.magnitude(100, 20_000));
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let path = folder.path().join("snapshots");
         let taken = Arc::new(Mutex::new(0));
         let (taken_here, target) = (taken.clone(), path.clone());
@@ -410,7 +420,7 @@ fn a_snapshot_has_all_of_a_transaction_or_nothing() {
 #[test]
 fn two_concurrent_snapshots_do_not_disturb_each_other() {
     for seed in seeds(24) {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let path = folder.path().join("snapshots");
         let target = path.clone();
         let taken = Arc::new(Mutex::new(Vec::new()));
@@ -469,7 +479,7 @@ fn two_concurrent_snapshots_do_not_disturb_each_other() {
 #[test]
 fn ending_the_transactions_of_the_dead_does_not_delay_a_snapshot() {
     for seed in seeds(24).chain([165]) {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let target = folder.path().join("snapshots");
         let report = sim::run(&SimOptions::new(3, seed), move |job| {
             let store = open(&job, 3);
@@ -515,7 +525,7 @@ fn ending_the_transactions_of_the_dead_does_not_delay_a_snapshot() {
 #[test]
 fn validating_transactions_do_not_delay_a_snapshot() {
     for seed in seeds(8) {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let target = folder.path().join("snapshots");
         let report = sim::run(&SimOptions::new(3, seed), move |job| {
             let store = open(&job, 2);
@@ -553,7 +563,7 @@ fn validating_transactions_do_not_delay_a_snapshot() {
 /// and is told.
 #[test]
 fn a_lock_in_a_snapshot_has_lost_its_holder() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder_in_memory();
     let path = folder.path().join("snapshots");
     let target = path.clone();
     let report = sim::run(&SimOptions::new(3, 4), move |job| {
@@ -602,7 +612,7 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
         let mut options = SimOptions::new(3, seed).link(link);
         options.time_limit = Duration::from_millis(300);
         options.steps_max = 20_000_000;
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder_in_memory();
         let (path, taken_here) = (folder.path().join("snapshots"), taken.clone());
         // How many members have recovered often enough, and whether the last snapshot was taken.
         let (recovered, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -689,7 +699,7 @@ fn a_snapshot_holds_all_of_a_recovery_or_nothing() {
 /// each host.
 #[test]
 fn a_folder_that_members_do_not_share_is_named() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder_in_memory();
     let path = folder.path().to_path_buf();
     sim::run(&SimOptions::new(2, 0), move |job| {
         let store = open(&job, 2);

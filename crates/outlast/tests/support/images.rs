@@ -293,6 +293,11 @@ pub(crate) fn regions_are_filled_as_they_were(job: Job, _: Chance) {
     let mut other = vec![0; 299];
     let refused = regions.restore(&mut [("a", if me == 3 { &mut other[..] } else { &mut [][..] })]);
     assert!(matches!(refused, Err(ImageError::OtherLength { .. })), "{refused:?}");
+    // A name that was not saved: no byte of the others is written.
+    let (mut known, mut unknown) = (vec![9; 300], vec![9; 1]);
+    let refused = regions.restore(&mut [("a", &mut known), ("none", &mut unknown)]);
+    assert_eq!(refused, Err(ImageError::Absent { name: "none".into() }));
+    assert!(known == [9; 300] && unknown == [9], "bytes were written");
     let (mut found_a, mut found_b) = (vec![0; 300], vec![0; b.len()]);
     let at = regions.restore(&mut [("a", &mut found_a), ("b", &mut found_b)]).expect("restored");
     assert_eq!((at.version, &at.note[..]), (Some(5), &[me as u8][..]));

@@ -1,5 +1,6 @@
-//! Programs of seats, each as the part that a member plays. `sim/protect.rs` and `shm/protect.rs`
-//! run these parts.
+//! Programs of seats, each as the part that a member plays. `protect.rs` of the tests of each
+//! engine runs these parts.
+#![allow(dead_code, reason = "the tests of each engine use a part")]
 
 use outlast::engine::Fault;
 use outlast::protect::{
@@ -333,5 +334,20 @@ pub(crate) fn lock_of_the_dead(seat: &Seat, job: &Job) -> ProtectResult<u64> {
         seat.lock(0, kind)?;
         seat.unlock(0)?;
     }
+    Ok(0)
+}
+
+/// A seat does not come to a point before the patience of the others is over. They swallow the
+/// error, and no call of theirs has an effect any more: the save may still be under way.
+pub(crate) fn gone_on_after_a_timeout(seat: &Seat, job: &Job) -> ProtectResult<u64> {
+    if seat.number() == 2 {
+        job.sleep(Duration::from_secs(3));
+    }
+    match seat.barrier_point(b"1") {
+        Err(ProtectError::Timeout { .. }) => {}
+        other => return other.map(|_| 0),
+    }
+    assert_eq!(seat.put(2, 0, &[7]), Err(ProtectError::OutOfStep));
+    assert_eq!(seat.barrier_point(b"2"), Err(ProtectError::OutOfStep));
     Ok(0)
 }

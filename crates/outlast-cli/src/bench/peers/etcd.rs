@@ -1,84 +1,103 @@
 //! etcd: three members, whose logs are in memory, and a client of the leader by gRPC. The client
 //! speaks just enough of HTTP/2: a request at a time, headers without compression, flow control.
 
-use super::server::{START, Servers, command, free_port};
-use super::{Call, Client, Peer, PeerName, find, repeat, version_of};
+use super::server::{Callers, Place, START, Servers};
+use super::{Client, Connection, Load, Peer, PeerName, find, measure_connections, version_of};
 use anyhow::{Context, bail, ensure};
 use std::io::{BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How many members: etcd has a copy at each, and a majority acknowledges a put.
 const MEMBERS: usize = 3;
 
-struct Etcd {
-    leader: Grpc,
-    _servers: Servers,
+/// A leader that callers connect to.
+struct Leader {
+    address: SocketAddr,
+    callers: Callers,
 }
 
-/// Starts three members, and connects to their leader.
-pub(super) fn start() -> anyhow::Result<Peer> {
-    let program = find("etcd", "ETCD", "etcd/etcd", "peers")?;
-    let mut servers = Servers::new("etcd")?;
-    let ports: Vec<(u16, u16)> =
-        (0..MEMBERS).map(|_| Ok((free_port()?, free_port()?))).collect::<anyhow::Result<_>>()?;
-    let address = |port: u16| format!("http://127.0.0.1:{port}");
-    let cluster =
-        ports.iter().enumerate().map(|(number, (_, peer))| format!("m{number}={}", address(*peer)));
-    let cluster = cluster.collect::<Vec<_>>().join(",");
-    for (number, (port, peer)) in ports.iter().enumerate() {
-        let mut command = command(&program)?;
-        command.args(["--name", &format!("m{number}"), "--log-level", "error", "--data-dir"]);
-        command.arg(servers.folder.join(number.to_string()));
-        command.args(["--listen-client-urls", &address(*port)]);
-        command.args(["--advertise-client-urls", &address(*port)]);
-        command.args(["--listen-peer-urls", &address(*peer)]);
-        command.args(["--initial-advertise-peer-urls", &address(*peer)]);
-        command.args(["--initial-cluster", &cluster, "--initial-cluster-state", "new"]);
-        servers.add(&mut command)?;
-    }
-    let until = Instant::now() + START;
-    let leader = loop {
-        let mut found = ports.iter().filter_map(|(port, _)| {
-            let mut grpc = Grpc::connect(*port).ok()?;
-            grpc.is_leader().ok()?.then_some(grpc)
-        });
-        if let Some(leader) = found.next() {
-            break leader;
+/// Members of etcd, with the addresses for callers.
+pub(in crate::bench) struct EtcdCluster {
+    pub(in crate::bench) servers: Servers,
+    pub(in crate::bench) version: String,
+    pub(in crate::bench) addresses: Vec<SocketAddr>,
+    /// The number of the leader.
+    pub(in crate::bench) leader: usize,
+    callers: Callers,
+}
+
+impl EtcdCluster {
+    /// Starts three members, and waits until they have a leader.
+    pub(in crate::bench) fn start(place: &Place<'_>) -> anyhow::Result<EtcdCluster> {
+        let program = find("etcd", "ETCD", "etcd/etcd", "peers")?;
+        let mut servers = Servers::new("etcd")?;
+        let addresses: Vec<(SocketAddr, SocketAddr)> = (0..MEMBERS)
+            .map(|number| Ok((place.free(number)?, place.free(number)?)))
+            .collect::<anyhow::Result<_>>()?;
+        let url = |address: SocketAddr| format!("http://{address}");
+        let cluster = addresses.iter().enumerate();
+        let cluster = cluster.map(|(number, (_, peer))| format!("m{number}={}", url(*peer)));
+        let cluster = cluster.collect::<Vec<_>>().join(",");
+        for (number, (address, peer)) in addresses.iter().enumerate() {
+            let mut command = place.command(number, &program)?;
+            command.args(["--name", &format!("m{number}"), "--log-level", "error", "--data-dir"]);
+            command.arg(servers.folder.join(number.to_string()));
+            command.args(["--listen-client-urls", &url(*address)]);
+            command.args(["--advertise-client-urls", &url(*address)]);
+            command.args(["--listen-peer-urls", &url(*peer)]);
+            command.args(["--initial-advertise-peer-urls", &url(*peer)]);
+            command.args(["--initial-cluster", &cluster, "--initial-cluster-state", "new"]);
+            servers.add(&mut command)?;
         }
-        servers.check()?;
-        ensure!(Instant::now() < until, "the members of etcd chose no leader within {START:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    };
-    let version = version_of(&program);
-    let client = Box::new(Etcd { leader, _servers: servers });
-    Ok(Peer { name: PeerName::Etcd, version, servers: MEMBERS, copies: MEMBERS, client })
+        let addresses: Vec<SocketAddr> = addresses.iter().map(|(address, _)| *address).collect();
+        let callers = place.callers();
+        let until = Instant::now() + START;
+        let leader = loop {
+            let is_leader = |address: &SocketAddr| {
+                let grpc = callers.connect(*address).and_then(Grpc::new);
+                grpc.and_then(|mut grpc| grpc.is_leader()).unwrap_or(false)
+            };
+            if let Some(leader) = addresses.iter().position(is_leader) {
+                break leader;
+            }
+            servers.check()?;
+            ensure!(Instant::now() < until, "the members of etcd chose no leader within {START:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        let version = version_of(&program);
+        Ok(EtcdCluster { servers, version, addresses, leader, callers })
+    }
 }
 
-impl Client for Etcd {
-    fn measure(
-        &mut self,
-        call: Call,
-        size: usize,
-        keys: usize,
-        length: Duration,
-    ) -> anyhow::Result<Vec<u64>> {
-        let leader = std::cell::RefCell::new(&mut self.leader);
-        let put = |name: &[u8], value: &[u8]| {
-            let request = [field(1, name), field(2, value)].concat();
-            leader.borrow_mut().call("/etcdserverpb.KV/Put", &request).map(drop)
-        };
-        let get = |name: &[u8]| {
-            let answer = leader.borrow_mut().call("/etcdserverpb.KV/Range", &field(1, name))?;
-            let pair = bytes_of(&answer, 2).context("etcd has no value for the key")?;
-            Ok(bytes_of(pair, 5).map_or(0, <[u8]>::len))
-        };
-        repeat(call, size, keys, length, put, get)
+/// Starts three members; callers connect to their leader.
+pub(super) fn start(place: &Place<'_>) -> anyhow::Result<Peer> {
+    let EtcdCluster { servers, version, addresses, leader, callers } = EtcdCluster::start(place)?;
+    let client = Box::new(Leader { address: addresses[leader], callers });
+    Ok(Peer { name: PeerName::Etcd, version, copies: MEMBERS, client, servers })
+}
+
+impl Client for Leader {
+    fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
+        measure_connections(load, || {
+            Ok(Box::new(self.callers.connect(self.address).and_then(Grpc::new)?))
+        })
+    }
+}
+
+impl Connection for Grpc {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
+        let request = [field(1, key), field(2, value)].concat();
+        self.call("/etcdserverpb.KV/Put", &request).map(drop)
+    }
+
+    fn get(&mut self, key: &[u8]) -> anyhow::Result<usize> {
+        self.value_len(key)?.context("etcd has no value for the key")
     }
 }
 
 /// A connection to a member.
-struct Grpc {
+pub(in crate::bench) struct Grpc {
     stream: BufReader<TcpStream>,
     /// The stream of the next call.
     next: u32,
@@ -104,10 +123,8 @@ const FRAME_MAX: usize = 16_384;
 const RECEIVE: u32 = 1 << 24;
 
 impl Grpc {
-    fn connect(port: u16) -> anyhow::Result<Grpc> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    /// Begins to speak on a connection.
+    pub(in crate::bench) fn new(stream: TcpStream) -> anyhow::Result<Grpc> {
         let stream = BufReader::with_capacity(1 << 17, stream);
         let mut grpc = Grpc { stream, next: 1, window: 65_535, initial_window: 65_535 };
         let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
@@ -117,6 +134,17 @@ impl Grpc {
         hello.extend(frame(WINDOW_UPDATE, 0, 0, &(RECEIVE - 65_535).to_be_bytes()));
         grpc.stream.get_mut().write_all(&hello)?;
         Ok(grpc)
+    }
+
+    /// Puts a key.
+    pub(in crate::bench) fn set(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
+        self.put(key, value)
+    }
+
+    /// The length of the value of a key, read linearizably.
+    pub(in crate::bench) fn value_len(&mut self, key: &[u8]) -> anyhow::Result<Option<usize>> {
+        let answer = self.call("/etcdserverpb.KV/Range", &field(1, key))?;
+        Ok(bytes_of(&answer, 2).map(|pair| bytes_of(pair, 5).map_or(0, <[u8]>::len)))
     }
 
     /// Whether this member is the leader.

@@ -1,16 +1,21 @@
 //! memcached: a server with a single copy of each value, over a socket of this machine. It is the
 //! floor of a store that is a server.
 
-use super::server::{Servers, command};
-use super::{Call, Client, Peer, PeerName, find, repeat, version_of};
+use super::server::{START, Servers, command};
+use super::{Client, Connection, Load, Peer, PeerName, find, measure_connections, version_of};
 use anyhow::{Context, ensure};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::path::PathBuf;
 
+/// The server, which listens on a socket.
 struct Memcached {
+    socket: PathBuf,
+}
+
+/// A caller's connection.
+struct Caller {
     stream: BufReader<UnixStream>,
-    _servers: Servers,
 }
 
 pub(super) fn start() -> anyhow::Result<Peer> {
@@ -22,20 +27,32 @@ pub(super) fn start() -> anyhow::Result<Peer> {
     // take, so that it drops none.
     command.args(["-u", "root", "-m", "1024", "-I", "8m", "-t", "1", "-s"]).arg(&socket);
     servers.add(&mut command)?;
-    let stream = BufReader::new(servers.connect(&socket)?);
+    drop(servers.connect(&socket)?);
     let version = version_of(&program);
-    let client = Box::new(Memcached { stream, _servers: servers });
-    Ok(Peer { name: PeerName::Memcached, version, servers: 1, copies: 1, client })
+    let client = Box::new(Memcached { socket });
+    Ok(Peer { name: PeerName::Memcached, version, copies: 1, client, servers })
 }
 
-impl Memcached {
+impl Client for Memcached {
+    fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
+        measure_connections(load, || {
+            let stream = UnixStream::connect(&self.socket).context("connecting to memcached")?;
+            stream.set_read_timeout(Some(START))?;
+            Ok(Box::new(Caller { stream: BufReader::new(stream) }))
+        })
+    }
+}
+
+impl Caller {
     fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         Ok(line.trim_end().to_string())
     }
+}
 
-    fn set(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
+impl Connection for Caller {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
         let mut request = b"set ".to_vec();
         request.extend(key);
         request.extend(format!(" 0 0 {}\r\n", value.len()).as_bytes());
@@ -56,19 +73,5 @@ impl Memcached {
         let mut value = vec![0; len + "\r\nEND\r\n".len()];
         self.stream.read_exact(&mut value)?;
         Ok(len)
-    }
-}
-
-impl Client for Memcached {
-    fn measure(
-        &mut self,
-        call: Call,
-        size: usize,
-        keys: usize,
-        length: Duration,
-    ) -> anyhow::Result<Vec<u64>> {
-        let memcached = std::cell::RefCell::new(self);
-        let put = |name: &[u8], value: &[u8]| memcached.borrow_mut().set(name, value);
-        repeat(call, size, keys, length, put, |name| memcached.borrow_mut().get(name))
     }
 }

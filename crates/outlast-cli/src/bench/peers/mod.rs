@@ -1,5 +1,5 @@
-//! Stores that users would pick instead, as contenders of `outlast bench put` and `outlast bench
-//! get`: real ones on this machine, started by the benchmark and ended with it.
+//! Stores that users would pick instead, as contenders of benchmarks: real ones on this machine,
+//! started by the benchmark and ended with it.
 //!
 //! | module | content |
 //! |---|---|
@@ -15,10 +15,15 @@ mod program;
 mod redis;
 mod server;
 
+pub(in crate::bench) use etcd::{EtcdCluster, Grpc};
+pub(in crate::bench) use program::Hazelcast;
+pub(in crate::bench) use redis::{RedisCluster, slot_of};
 pub(crate) use server::PeerServer;
 pub(super) use server::command;
+pub(in crate::bench) use server::{Place, Servers};
 
-use anyhow::Context;
+use crate::bench::pace::Pace;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -43,41 +48,77 @@ pub(super) enum PeerName {
 pub(super) enum Call {
     Put,
     Get,
+    /// Half of the calls are puts and half are gets, in random order.
+    Mixed,
+}
+
+/// What callers do for a while.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) call: Call,
+    pub(super) size: usize,
+    pub(super) keys: usize,
+    pub(super) length: Duration,
+    /// How many callers there are, each with a connection or thread of its own.
+    pub(super) callers: usize,
+    /// The time from the beginning of a call to that of the next, by each caller. Without it, each
+    /// caller makes a call when the last has returned.
+    pub(super) period: Option<Duration>,
 }
 
 /// A started peer. Its processes end when it is dropped, and with this process.
 pub(super) struct Peer {
     pub(super) name: PeerName,
     pub(super) version: String,
-    pub(super) servers: usize,
     /// How many copies of each value there are.
     pub(super) copies: usize,
     client: Box<dyn Client>,
+    servers: Servers,
 }
 
 /// Makes calls on a peer.
 trait Client {
-    /// Makes calls of a kind for this long, over keys and values as [`repeat`] makes them. Returns
-    /// the time of each call in nanoseconds.
-    fn measure(
-        &mut self,
-        call: Call,
-        size: usize,
-        keys: usize,
-        length: Duration,
-    ) -> anyhow::Result<Vec<u64>>;
+    /// Carries out a load, over keys and values as [`repeat`] makes them. Returns the time of each
+    /// call in nanoseconds.
+    fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>>;
+
+    /// The bytes that the values and what belongs to them take, if the peer can tell; without it,
+    /// the memory of its processes is taken.
+    fn memory(&mut self) -> anyhow::Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// A caller's connection to a server.
+trait Connection: Send {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()>;
+
+    /// Gets a key. Returns the length of its value.
+    fn get(&mut self, key: &[u8]) -> anyhow::Result<usize>;
 }
 
 impl Peer {
     /// Starts a peer with as many copies of each value, if it can have them.
-    pub(super) fn start(name: PeerName, copies: usize) -> anyhow::Result<Peer> {
+    pub(super) fn start(name: PeerName, copies: usize, place: &Place<'_>) -> anyhow::Result<Peer> {
+        let is_of_memory = matches!(name, PeerName::Memcached | PeerName::Lmdb);
+        ensure!(!(place.is_far() && is_of_memory), "it has no copies on other hosts");
         match name {
-            PeerName::Redis => redis::start(copies),
-            PeerName::Etcd => etcd::start(),
-            PeerName::Hazelcast => program::start_hazelcast(copies),
+            PeerName::Redis => redis::start(copies, place),
+            PeerName::Etcd => etcd::start(place),
+            PeerName::Hazelcast => program::start_hazelcast(copies, place),
             PeerName::Memcached => memcached::start(),
             PeerName::Lmdb => program::start_lmdb(),
         }
+    }
+
+    /// The engine, as reports name it.
+    pub(super) fn engine(&self) -> &'static str {
+        if self.name == PeerName::Lmdb { "memory" } else { "servers" }
+    }
+
+    /// How many processes it has.
+    pub(super) fn processes(&self) -> usize {
+        self.servers.pids().len()
     }
 
     /// The contender's name in the table.
@@ -93,21 +134,38 @@ impl Peer {
             (PeerName::Memcached, Call::Get) => "memcached get, one copy",
             (PeerName::Lmdb, Call::Put) => "LMDB put, one copy",
             (PeerName::Lmdb, Call::Get) => "LMDB get, one copy",
+            (PeerName::Memcached, Call::Mixed) => "memcached, one copy",
+            (PeerName::Lmdb, Call::Mixed) => "LMDB, one copy",
+            (name, Call::Mixed) => name.title(),
         }
     }
 
-    /// The time of each call, in tenths of nanoseconds.
-    pub(super) fn measure(
-        &mut self,
-        call: Call,
-        size: usize,
-        keys: usize,
-        length: Duration,
-    ) -> anyhow::Result<Vec<u64>> {
-        let what = || format!("{} failed or ended under load", self.name.title());
-        let samples = self.client.measure(call, size, keys, length).with_context(what)?;
-        Ok(samples.into_iter().map(|ns| ns * 10).collect())
+    /// The time of each call, in nanoseconds.
+    pub(super) fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
+        let measured = self.client.measure(load);
+        // The reason that a server gave tells more than the connection that it has closed.
+        let reason = self.servers.check().err();
+        measured
+            .map_err(|error| reason.unwrap_or(error))
+            .with_context(|| format!("{} failed or ended under load", self.name.title()))
     }
+
+    /// The bytes that the peer takes for its values.
+    pub(super) fn memory(&mut self) -> anyhow::Result<u64> {
+        match self.client.memory()? {
+            Some(bytes) => Ok(bytes),
+            None => self.servers.pids().into_iter().map(proportional_memory).sum(),
+        }
+    }
+}
+
+/// The memory of a process; of what it shares with others, its part.
+fn proportional_memory(pid: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("Pss:")?.split_whitespace().next());
+    let kib: u64 = kib.with_context(|| format!("{path} has no Pss"))?.parse()?;
+    Ok(kib << 10)
 }
 
 impl PeerName {
@@ -122,40 +180,90 @@ impl PeerName {
     }
 }
 
-/// Makes a call for this long, over keys in turn for puts, and in the random order of the store's
-/// own gets. Returns the time of each call in nanoseconds.
-fn repeat(
-    call: Call,
-    size: usize,
-    keys: usize,
-    length: Duration,
-    mut put: impl FnMut(&[u8], &[u8]) -> anyhow::Result<()>,
-    mut get: impl FnMut(&[u8]) -> anyhow::Result<usize>,
+/// Has each caller make its calls on a connection of its own. Returns the time of each call in
+/// nanoseconds.
+fn measure_connections(
+    load: &Load,
+    mut connect: impl FnMut() -> anyhow::Result<Box<dyn Connection>>,
 ) -> anyhow::Result<Vec<u64>> {
-    let value = vec![1; size];
-    let names: Vec<String> = (0..keys).map(|index| format!("bench/{size}/{index}")).collect();
-    if call == Call::Get {
-        names.iter().try_for_each(|name| put(name.as_bytes(), &value))?;
+    let mut connections =
+        (0..load.callers).map(|_| connect()).collect::<anyhow::Result<Vec<_>>>()?;
+    if load.call != Call::Put {
+        let value = vec![1; load.size];
+        for index in 0..load.keys {
+            connections[0].put(key_name(load.size, index).as_bytes(), &value)?;
+        }
     }
-    let (mut samples, mut next, mut random) = (Vec::new(), 0, 1u64);
-    let end = Instant::now() + length;
-    while Instant::now() < end {
-        let index = match call {
-            Call::Put => next,
-            Call::Get => {
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                ((random >> 33) as usize * keys) >> 31
-            }
-        };
-        next = (next + 1) % keys;
+    let begin = Instant::now() + Duration::from_millis(5);
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = connections
+            .iter_mut()
+            .enumerate()
+            .map(|(caller, connection)| {
+                scope.spawn(move || repeat(load, caller, begin, connection.as_mut()))
+            })
+            .collect();
+        let mut samples = Vec::new();
+        for caller in callers {
+            let caller = caller.join().map_err(|_| anyhow::anyhow!("a caller panicked"))?;
+            samples.extend(caller?);
+        }
+        Ok(samples)
+    })
+}
+
+/// The key of a number, which all contenders use.
+pub(super) fn key_name(size: usize, index: usize) -> String {
+    format!("bench/{size}/{index}")
+}
+
+/// Chooses the next calls of a caller: keys in turn for puts, and for gets in the random order of
+/// the store's own gets.
+pub(super) struct Choice {
+    random: u64,
+    next: usize,
+}
+
+impl Choice {
+    /// The callers begin at different keys.
+    pub(super) fn new(load: &Load, caller: usize) -> Choice {
+        Choice { random: 1 + caller as u64, next: caller * load.keys / load.callers.max(1) }
+    }
+
+    /// Whether the next call is a put, and the number of its key.
+    pub(super) fn next(&mut self, load: &Load) -> (bool, usize) {
+        if load.call == Call::Put {
+            let index = self.next;
+            self.next = (self.next + 1) % load.keys;
+            return (true, index);
+        }
+        self.random =
+            self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let index = ((self.random >> 33) as usize * load.keys) >> 31;
+        (load.call == Call::Mixed && self.random >> 32 & 1 == 1, index)
+    }
+}
+
+/// Makes the calls of a caller. Returns the time of each in nanoseconds.
+fn repeat(
+    load: &Load,
+    caller: usize,
+    begin: Instant,
+    connection: &mut dyn Connection,
+) -> anyhow::Result<Vec<u64>> {
+    let value = vec![1; load.size];
+    let names: Vec<String> = (0..load.keys).map(|index| key_name(load.size, index)).collect();
+    let mut choice = Choice::new(load, caller);
+    let mut samples = Vec::new();
+    let mut pace = Pace::new(begin, load.length, load.period);
+    while let Some(begin) = pace.next() {
+        let (is_put, index) = choice.next(load);
         let name = names[index].as_bytes();
-        let begin = Instant::now();
-        match call {
-            Call::Put => put(name, &value)?,
-            Call::Get => {
-                let found = get(name)?;
-                anyhow::ensure!(found == size, "a value of {size} bytes came back with {found}");
-            }
+        if is_put {
+            connection.put(name, &value)?;
+        } else {
+            let (size, found) = (load.size, connection.get(name)?);
+            ensure!(found == size, "a value of {size} bytes came back with {found}");
         }
         samples.push(begin.elapsed().as_nanos() as u64);
     }

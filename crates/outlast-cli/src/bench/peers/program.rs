@@ -1,17 +1,18 @@
-//! Peers that are called from a program of their own: Hazelcast from inside a member's Java
-//! machine, as its users run it, and LMDB from C. The program reads a line for each measurement and
-//! answers with the times of its calls.
+//! Peers that are called from a program of their own: Hazelcast from inside its members' Java
+//! machines, as its users run it, and LMDB from C. A program reads requests, which are lines, and
+//! answers each.
 
-use super::server::{START, Servers, command, free_port};
-use super::{Call, Client, Peer, PeerName, in_target_folders};
+use super::server::{Place, Servers, command};
+use super::{Call, Client, Load, Peer, PeerName, in_target_folders};
 use anyhow::{Context, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-const LMDB_SOURCE: &str = include_str!("../../../../../bench/peers/lmdb.c");
+const LMDB_SOURCE: &str = include_str!("../../../peers/lmdb.c");
 
 /// The options of Java that Hazelcast recommends.
 const JAVA_OPTIONS: [&str; 9] = [
@@ -26,17 +27,23 @@ const JAVA_OPTIONS: [&str; 9] = [
     "-XX:+UseParallelGC",
 ];
 
-/// A program that measures when it is asked.
+/// How long a program may take to start, and to answer beyond its measurement. Several Java
+/// machines start at once on few cores.
+const LIMIT: Duration = Duration::from_secs(240);
+/// How long Java is warmed up with each call before the first measurement, in nanoseconds.
+const WARM_UP_NS: u64 = 2_000_000_000;
+/// The most backups that Hazelcast has.
+const BACKUPS_MAX: usize = 6;
+
+/// A program that answers requests.
 struct Program {
     input: ChildStdin,
     lines: Receiver<std::io::Result<String>>,
-    _servers: Servers,
 }
 
 impl Program {
-    /// Starts the program as the last of the servers, and waits until it says that it is ready.
-    /// Returns it with its version.
-    fn start(mut servers: Servers, mut command: Command) -> anyhow::Result<(Program, String)> {
+    /// Starts the program as a server.
+    fn start(servers: &mut Servers, mut command: Command) -> anyhow::Result<Program> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = servers.add(&mut command)?;
         let input = child.stdin.take().context("it is piped")?;
@@ -49,11 +56,19 @@ impl Program {
                 }
             }
         });
-        let program = Program { input, lines, _servers: servers };
-        let ready = program.line(START)?;
+        Ok(Program { input, lines })
+    }
+
+    /// Waits until the program says that it is ready. Returns its version.
+    fn version(&self, servers: &mut Servers) -> anyhow::Result<String> {
+        let ready = self.line(LIMIT).map_err(|error| servers.check().err().unwrap_or(error))?;
         let version = ready.strip_prefix("ready ").with_context(|| format!("it said {ready:?}"))?;
-        let version = version.to_string();
-        Ok((program, version))
+        Ok(version.to_string())
+    }
+
+    fn ask(&mut self, request: &str) -> anyhow::Result<()> {
+        writeln!(self.input, "{request}")?;
+        Ok(self.input.flush()?)
     }
 
     fn line(&self, limit: Duration) -> anyhow::Result<String> {
@@ -65,70 +80,165 @@ impl Program {
     }
 }
 
-impl Client for Program {
-    fn measure(
+/// Has programs carry out a load together: a single caller in the last, or all in equal parts.
+fn measure(programs: &mut [Program], load: &Load) -> anyhow::Result<Vec<u64>> {
+    let call = match load.call {
+        Call::Put => "put",
+        Call::Get => "get",
+        Call::Mixed => "mixed",
+    };
+    let last = programs.len() - 1;
+    programs[last].ask(&format!("fill {} {}", load.size, load.keys))?;
+    let filled = programs[last].line(LIMIT)?;
+    ensure!(filled == "filled", "the program said {filled:?}");
+    let programs = if load.callers == 1 { &mut programs[last..] } else { programs };
+    let (count, mut first) = (programs.len(), 0);
+    for (number, program) in programs.iter_mut().enumerate() {
+        let callers = (number + 1) * load.callers / count - first;
+        let (length, all) = (load.length.as_nanos(), load.callers);
+        let period = load.period.map_or(0, |period| period.as_nanos());
+        let (size, keys) = (load.size, load.keys);
+        let what = format!("load {call} {size} {keys} {length}");
+        program.ask(&format!("{what} {callers} {first} {all} {period}"))?;
+        first += callers;
+    }
+    let mut samples = Vec::new();
+    for program in programs {
+        let line = program.line(LIMIT + load.length)?;
+        let times = line.split_whitespace().map(str::parse);
+        let times: Result<Vec<u64>, _> = times.collect();
+        samples.extend(times.context("the times that the program wrote")?);
+    }
+    Ok(samples)
+}
+
+/// The members of a Hazelcast cluster. The last is the caller, if there is a single caller.
+pub(in crate::bench) struct Hazelcast {
+    programs: Vec<Program>,
+    addresses: Vec<SocketAddr>,
+    pub(in crate::bench) version: String,
+}
+
+impl Hazelcast {
+    /// Starts members, each a Java machine, and warms them up.
+    pub(in crate::bench) fn start(
+        members: usize,
+        backups: usize,
+        place: &Place<'_>,
+    ) -> anyhow::Result<(Hazelcast, Servers)> {
+        ensure!(
+            backups <= BACKUPS_MAX,
+            "Hazelcast has at most {} copies of a value, and {} were asked for",
+            BACKUPS_MAX + 1,
+            backups + 1
+        );
+        let java = std::env::var_os("JAVA_HOME").map(|home| PathBuf::from(home).join("bin/java"));
+        let java = java.unwrap_or_else(|| "java".into());
+        let version = Command::new(&java).arg("-version").output();
+        ensure!(
+            version.is_ok_and(|output| output.status.success()),
+            "found no Java that runs: set JAVA_HOME, or install it with `cargo xtask peers`"
+        );
+        let folder = std::env::var_os("HAZELCAST_PEER").map(PathBuf::from).into_iter();
+        let folder = folder
+            .chain(in_target_folders("hazelcast"))
+            .find(|folder| folder.join("hazelcast-peer-1.jar").is_file())
+            .context(
+                "found no Hazelcast: install it with `cargo xtask peers`, or set HAZELCAST_PEER",
+            )?;
+        let class_path = format!("{0}/hazelcast-peer-1.jar:{0}/lib/*", folder.display());
+        let mut servers = Servers::new("hazelcast")?;
+        let addresses = (0..members).map(|number| place.free(number));
+        // The caller is on the first host.
+        let addresses: Vec<SocketAddr> = addresses.rev().collect::<anyhow::Result<_>>()?;
+        let list = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+        let mut programs = Vec::new();
+        for (number, address) in addresses.iter().enumerate() {
+            let mut command = place.command(members - 1 - number, &java)?;
+            command.args(JAVA_OPTIONS).args(["-cp", &class_path, "peer.Member"]);
+            command.args([members.to_string(), backups.to_string(), address.to_string()]);
+            command.arg(&list);
+            programs.push(Program::start(&mut servers, command)?);
+        }
+        let mut version = String::new();
+        for program in &programs {
+            version = program.version(&mut servers)?;
+        }
+        let mut hazelcast = Hazelcast { programs, addresses, version };
+        for call in [Call::Put, Call::Get] {
+            let length = Duration::from_nanos(WARM_UP_NS);
+            let (size, keys, callers) = (64, 1024, members);
+            hazelcast.measure(&Load { call, size, keys, length, callers, period: None })?;
+        }
+        Ok((hazelcast, servers))
+    }
+
+    /// Has the last member write while the first is killed; see the program for the answer.
+    pub(in crate::bench) fn begin_course(
         &mut self,
-        call: Call,
-        size: usize,
-        keys: usize,
+        writers: usize,
         length: Duration,
-    ) -> anyhow::Result<Vec<u64>> {
-        let call = if call == Call::Put { "put" } else { "get" };
-        writeln!(self.input, "{call} {size} {keys} {}", length.as_nanos())?;
-        self.input.flush()?;
-        let samples = self.line(START + length)?;
-        let samples = samples.split_whitespace().map(str::parse);
-        samples.collect::<Result<_, _>>().context("the times that the program wrote")
+        period: Duration,
+        size: usize,
+    ) -> anyhow::Result<()> {
+        let (length, period) = (length.as_nanos(), period.as_nanos());
+        let victim = self.addresses[0].port();
+        let last = self.programs.last_mut().context("there is a member")?;
+        last.ask(&format!("course {writers} {length} {period} {size} {victim}"))?;
+        let begun = last.line(LIMIT)?;
+        ensure!(begun == "begun", "the program said {begun:?}");
+        Ok(())
+    }
+
+    /// The next line of the last member.
+    pub(in crate::bench) fn line(&self, limit: Duration) -> anyhow::Result<String> {
+        self.programs.last().context("there is a member")?.line(limit)
     }
 }
 
-/// Starts a Hazelcast member for each copy, each a Java machine. The last makes the calls.
-pub(super) fn start_hazelcast(copies: usize) -> anyhow::Result<Peer> {
-    let java = std::env::var_os("JAVA_HOME").map(|home| PathBuf::from(home).join("bin/java"));
-    let java = java.unwrap_or_else(|| "java".into());
-    let version = Command::new(&java).arg("-version").output();
-    ensure!(
-        version.is_ok_and(|output| output.status.success()),
-        "found no Java that runs: set JAVA_HOME, or install it with `cargo xtask peers`"
-    );
-    let folder = std::env::var_os("HAZELCAST_PEER").map(PathBuf::from).into_iter();
-    let folder = folder
-        .chain(in_target_folders("hazelcast"))
-        .find(|folder| folder.join("hazelcast-peer-1.jar").is_file())
-        .context(
-            "found no Hazelcast: install it with `cargo xtask peers`, or set HAZELCAST_PEER",
-        )?;
-    let class_path = format!("{0}/hazelcast-peer-1.jar:{0}/lib/*", folder.display());
-    let mut servers = Servers::new("hazelcast")?;
-    let ports: Vec<u16> = (0..copies).map(|_| free_port()).collect::<Result<_, _>>()?;
-    let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
-    let member = |port: u16| -> anyhow::Result<Command> {
-        let mut command = command(&java)?;
-        command.args(JAVA_OPTIONS).args(["-cp", &class_path, "peer.Member"]);
-        command.args([copies.to_string(), port.to_string(), (copies - 1).to_string()]).arg(&list);
-        Ok(command)
-    };
-    let (last, others) = ports.split_last().context("there is a copy")?;
-    for &port in others {
-        // A member ends with its standard input.
-        servers.add(member(port)?.stdin(Stdio::piped()))?;
+impl Client for Hazelcast {
+    fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
+        measure(&mut self.programs, load)
     }
-    let (program, version) = Program::start(servers, member(*last)?)?;
-    let client = Box::new(program);
-    Ok(Peer { name: PeerName::Hazelcast, version, servers: copies, copies, client })
+
+    fn memory(&mut self) -> anyhow::Result<Option<u64>> {
+        let mut sum = 0;
+        for program in &mut self.programs {
+            program.ask("memory")?;
+            sum += program.line(LIMIT)?.trim().parse::<u64>().context("the bytes of a heap")?;
+        }
+        Ok(Some(sum))
+    }
+}
+
+/// Starts a Hazelcast member for each copy. The last makes the calls, or all of them.
+pub(super) fn start_hazelcast(copies: usize, place: &Place<'_>) -> anyhow::Result<Peer> {
+    let (hazelcast, servers) = Hazelcast::start(copies, copies - 1, place)?;
+    let version = hazelcast.version.clone();
+    Ok(Peer { name: PeerName::Hazelcast, version, copies, client: Box::new(hazelcast), servers })
+}
+
+/// A program that is the only process of its peer.
+struct Single([Program; 1]);
+
+impl Client for Single {
+    fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
+        measure(&mut self.0, load)
+    }
 }
 
 /// Compiles the program of LMDB with the C compiler of the machine, and starts it.
 pub(super) fn start_lmdb() -> anyhow::Result<Peer> {
-    let servers = Servers::new("lmdb")?;
+    let mut servers = Servers::new("lmdb")?;
     let program = compile(&servers.folder)?;
     let data = servers.folder.join("data");
     std::fs::create_dir(&data)?;
     let mut command = command(&program)?;
     command.arg(&data);
-    let (program, version) = Program::start(servers, command)?;
-    let client = Box::new(program);
-    Ok(Peer { name: PeerName::Lmdb, version, servers: 1, copies: 1, client })
+    let program = Program::start(&mut servers, command)?;
+    let version = program.version(&mut servers)?;
+    let client = Box::new(Single([program]));
+    Ok(Peer { name: PeerName::Lmdb, version, copies: 1, client, servers })
 }
 
 fn compile(folder: &Path) -> anyhow::Result<PathBuf> {

@@ -2,9 +2,11 @@
 //! interrupted or killed: each begins as this program, which asks the kernel for that and then
 //! becomes the server. Their files are in a folder in memory, if there is one.
 
+use crate::hosts::{Hosts, Network};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use std::net::{Ipv4Addr, TcpListener};
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +16,69 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a server may take to start, and to answer.
-pub(super) const START: Duration = Duration::from_secs(60);
+pub(in crate::bench) const START: Duration = Duration::from_secs(60);
+
+/// Where the servers of a peer run.
+pub(in crate::bench) enum Place<'a> {
+    /// On this machine, on its loopback addresses.
+    Here,
+    /// Each server on a host of its own, of hosts that are made of this machine.
+    Hosts(&'a Hosts),
+}
+
+impl Place<'_> {
+    pub(super) fn is_far(&self) -> bool {
+        matches!(self, Place::Hosts(_))
+    }
+
+    /// An address that a server can listen on.
+    pub(super) fn free(&self, number: usize) -> anyhow::Result<SocketAddr> {
+        match self {
+            Place::Here => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?))),
+            Place::Hosts(hosts) => {
+                let address: Ipv4Addr = hosts.address_of(number)?.parse()?;
+                let network = hosts.network(number);
+                network.run(move || Ok(TcpListener::bind((address, 0))?.local_addr()?))
+            }
+        }
+    }
+
+    /// A command that runs a server which ends with this process.
+    pub(super) fn command(&self, number: usize, program: &Path) -> anyhow::Result<Command> {
+        match self {
+            Place::Here => command(program),
+            Place::Hosts(hosts) => {
+                let [enter, host] = hosts.enter(number as u16);
+                let mut command = command(Path::new(&enter))?;
+                command.arg(host).arg(program);
+                Ok(command)
+            }
+        }
+    }
+
+    /// Where callers are; over several hosts, on the first host.
+    pub(super) fn callers(&self) -> Callers {
+        match self {
+            Place::Here => Callers(None),
+            Place::Hosts(hosts) => Callers(Some(hosts.network(0))),
+        }
+    }
+}
+
+/// Where the callers of a peer are: in the network of this process, or of a host.
+pub(super) struct Callers(Option<Network>);
+
+impl Callers {
+    pub(super) fn connect(&self, address: SocketAddr) -> anyhow::Result<TcpStream> {
+        let connect = move || {
+            let stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            Ok(stream)
+        };
+        self.0.as_ref().map_or_else(connect, |network| network.run(connect))
+    }
+}
 
 /// A server of a benchmark; started by it
 #[derive(Args)]
@@ -45,7 +109,7 @@ pub(in crate::bench) fn command(program: &Path) -> anyhow::Result<Command> {
 }
 
 /// Servers and their folder.
-pub(super) struct Servers {
+pub(in crate::bench) struct Servers {
     children: Vec<Child>,
     pub(super) folder: PathBuf,
 }
@@ -72,17 +136,37 @@ impl Servers {
         Ok(Servers { children: Vec::new(), folder })
     }
 
+    /// Starts a server. What it writes to standard error is kept, for the reason of its end.
     pub(super) fn add(&mut self, command: &mut Command) -> anyhow::Result<&mut Child> {
-        let child = command.spawn().context("starting a server")?;
+        let errors = File::create(self.errors_of(self.children.len()))?;
+        let child = command.stderr(errors).spawn().context("starting a server")?;
         self.children.push(child);
         self.children.last_mut().context("it was added")
     }
 
-    /// An error if a server has ended.
+    /// The processes of the servers, in the order of their start.
+    pub(in crate::bench) fn pids(&self) -> Vec<u32> {
+        self.children.iter().map(Child::id).collect()
+    }
+
+    /// Kills a server with SIGKILL.
+    pub(in crate::bench) fn kill(&mut self, number: usize) -> anyhow::Result<()> {
+        let child = self.children.get_mut(number).context("there is no such server")?;
+        child.kill().context("killing a server")
+    }
+
+    fn errors_of(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("errors-{number}"))
+    }
+
+    /// An error with the last words of a server, if it has ended.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        for child in &mut self.children {
-            if let Some(status) = child.try_wait()? {
-                bail!("a server ended by itself ({status})");
+        for number in 0..self.children.len() {
+            if let Some(status) = self.children[number].try_wait()? {
+                let said = std::fs::read(self.errors_of(number)).unwrap_or_default();
+                let said = String::from_utf8_lossy(&said).into_owned();
+                let said = said.lines().rev().find(|line| !line.trim().is_empty());
+                bail!("a server ended by itself ({status}): {}", said.unwrap_or("it said nothing"));
             }
         }
         Ok(())

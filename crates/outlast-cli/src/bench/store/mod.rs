@@ -3,9 +3,10 @@
 
 mod member;
 
-use super::peers::{Call, Peer, PeerName};
+use super::load::{start_peers, versions_of};
+use super::peers::{Call, Load, Peer, PeerName, Place};
 use super::ping::{Ping, Pong};
-use super::{BenchArgs, Origin, Row, expect_ok, publish_with, times};
+use super::{BenchArgs, COMPARED, Origin, Row, expect_ok, publish_with, times};
 use crate::hosts::{self, Hosts};
 use crate::quantity;
 use crate::report::say;
@@ -38,6 +39,8 @@ Examples:
       outlast bench put --baseline ping --kills 20
   On two hosts made of this machine, against an MPI ping-pong between them:
       sudo outlast bench put --engine mpi --hosts 2 --members 2 --replicas 2
+  On three hosts made of this machine, with peers on hosts of their own:
+      sudo outlast bench put --engine mpi --hosts 3 --members 3 --peers redis,etcd,hazelcast
   The target computes outside of the library, so that its background thread has to answer:
       sudo outlast bench put --engine mpi --hosts 2 --members 2 --replicas 2 --computing";
 
@@ -81,7 +84,7 @@ pub(super) struct PutBench {
     #[command(flatten)]
     shape: JobShape,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -114,7 +117,12 @@ impl Contender {
         hosts: Option<&Hosts>,
     ) -> anyhow::Result<Vec<u64>> {
         match self {
-            Contender::Peer(peer) => peer.measure(call, size as usize, keys, length),
+            Contender::Peer(peer) => {
+                let size = size as usize;
+                let load = Load { call, size, keys, length, callers: 1, period: None };
+                let samples = peer.measure(&load)?;
+                Ok(samples.into_iter().map(|ns| ns * 10).collect())
+            }
             Contender::Ping(ping) => ping.measure(size, length, hosts),
             Contender::Pong(pong) => pong.measure(size, length, hosts),
         }
@@ -134,7 +142,7 @@ pub(super) struct GetBench {
     #[command(flatten)]
     shape: JobShape,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 #[derive(Args, Clone)]
@@ -173,23 +181,22 @@ impl PutBench {
         if self.shape.is_far() {
             others.push(floor_of_hosts(members));
         }
-        let mut others = found(others);
-        others.extend(start_peers(&self.peers, replicas, &self.args));
+        let (others, peers) = (found(others), self.peers);
         let (checksums, sole_writers, computing) =
             (self.checksums, self.sole_writers, self.computing);
-        let options = PutOptions { checksums, sole_writers, computing, others, kills: self.kills };
+        let kills = self.kills;
+        let options = PutOptions { checksums, sole_writers, computing, others, peers, kills };
         run("put", self.keys, &[64, 1024, 65536], self.shape, self.args, options)
     }
 }
 
 impl GetBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
-        let (keys, mut others) = match self.shape.is_far() {
+        let (keys, others) = match self.shape.is_far() {
             true => (1024, found(vec![floor_of_hosts(usize::from(self.shape.members))])),
             false => (262_144, Vec::new()),
         };
-        others.extend(start_peers(&self.peers, usize::from(self.shape.replicas), &self.args));
-        let options = PutOptions { others, ..PutOptions::default() };
+        let options = PutOptions { others, peers: self.peers, ..PutOptions::default() };
         run("get", self.keys.unwrap_or(keys), &[64], self.shape, self.args, options)
     }
 }
@@ -214,24 +221,6 @@ fn found(others: Vec<anyhow::Result<Contender>>) -> Vec<Contender> {
     }
 }
 
-/// Starts the peers, each once. A peer that cannot be started is left out, with a line that says
-/// why.
-fn start_peers(names: &[PeerName], replicas: usize, args: &BenchArgs) -> Vec<Contender> {
-    let mut peers: Vec<Contender> = Vec::new();
-    for (index, &name) in names.iter().enumerate() {
-        if names[..index].contains(&name) {
-            continue;
-        }
-        match Peer::start(name, replicas) {
-            Ok(peer) => peers.push(Contender::Peer(peer)),
-            Err(error) => {
-                say(args.json.as_deref(), format_args!("left out: {}: {error:#}", name.title()));
-            }
-        }
-    }
-    peers
-}
-
 /// How many keys are used for values of this size.
 fn keys_of(keys: usize, size: u64) -> usize {
     keys.min((VALUES_LEN_MAX / size.max(1)) as usize).max(1)
@@ -244,6 +233,7 @@ struct PutOptions {
     sole_writers: bool,
     computing: bool,
     others: Vec<Contender>,
+    peers: Vec<PeerName>,
     kills: u16,
 }
 
@@ -273,19 +263,6 @@ fn run(
         format_args!("{what}: {members} processes, {replicas} replicas, sizes {joined}"),
     );
     let call = if what == "get" { Call::Get } else { Call::Put };
-    // Half of the contenders' samples are taken before the store's samples, and half after them.
-    let mut theirs = vec![vec![Vec::new(); sizes.len()]; options.others.len()];
-    let mut measure_theirs = |others: &mut [Contender],
-                              hosts: Option<&Hosts>|
-     -> anyhow::Result<()> {
-        for (other, theirs) in others.iter_mut().zip(&mut theirs) {
-            for (samples, &size) in theirs.iter_mut().zip(&sizes) {
-                let length = Duration::from_secs_f64(shape.seconds / 2.0);
-                samples.extend(other.measure(call, size, keys_of(keys, size), length, hosts)?);
-            }
-        }
-        Ok(())
-    };
     let is_far = shape.is_far();
     let launch = Launch::new(members)
         .program(std::env::current_exe()?)
@@ -299,6 +276,27 @@ fn run(
         .die_with_launcher(true)
         .output(Output::Capture);
     let (launch, hosts) = shape.engine_args.prepare(launch, members)?;
+    let place = hosts.as_ref().map_or(Place::Here, Place::Hosts);
+    let mut against = Vec::new();
+    let peers = start_peers(&options.peers, |_| replicas, &place, &args, &mut against);
+    let versions = versions_of(&peers);
+    if !peers.is_empty() {
+        against.insert(0, COMPARED.into());
+    }
+    options.others.extend(peers.into_iter().map(Contender::Peer));
+    // Half of the contenders' samples are taken before the store's samples, and half after them.
+    let mut theirs = vec![vec![Vec::new(); sizes.len()]; options.others.len()];
+    let mut measure_theirs = |others: &mut [Contender],
+                              hosts: Option<&Hosts>|
+     -> anyhow::Result<()> {
+        for (other, theirs) in others.iter_mut().zip(&mut theirs) {
+            for (samples, &size) in theirs.iter_mut().zip(&sizes) {
+                let length = Duration::from_secs_f64(shape.seconds / 2.0);
+                samples.extend(other.measure(call, size, keys_of(keys, size), length, hosts)?);
+            }
+        }
+        Ok(())
+    };
     measure_theirs(&mut options.others, hosts.as_ref())?;
     let running = launch.start()?;
     let limit = Duration::from_secs_f64(60.0 + 4.0 * shape.seconds * sizes.len() as f64);
@@ -306,7 +304,6 @@ fn run(
     let outcome = running.wait(limit);
     expect_ok(&outcome)?;
     measure_theirs(&mut options.others, hosts.as_ref())?;
-    drop(hosts);
     let output = running.output(MemberId(0));
     let mut rows = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -331,8 +328,7 @@ fn run(
     for (other, theirs) in options.others.iter().zip(theirs) {
         for (samples, &size) in theirs.into_iter().zip(&sizes) {
             let (engine, members, replicas) = match other {
-                Contender::Peer(peer) if peer.name == PeerName::Lmdb => ("memory", 1, 1),
-                Contender::Peer(peer) => ("servers", peer.servers, peer.copies),
+                Contender::Peer(peer) => (peer.engine(), peer.processes(), peer.copies),
                 _ => ("mpi", members, replicas),
             };
             let row = Row {
@@ -370,7 +366,6 @@ fn run(
         row.floor_ns = row.floor_ns.map(|floor| floor.div_ceil(10));
     }
     let by_handle = if what == "get" { GET_BY_HANDLE } else { PUT_BY_HANDLE };
-    let mut against = Vec::new();
     for other in &options.others {
         let ratios =
             rows.iter().filter(|row| row.contender == other.name(call)).filter_map(|row| {
@@ -393,29 +388,12 @@ fn run(
             rows.extend(ping.compare_kills(options.kills, size, |line| against.push(line))?);
         }
     }
-    let peers: Vec<&Peer> = options
-        .others
-        .iter()
-        .filter_map(|other| match other {
-            Contender::Peer(peer) => Some(peer),
-            _ => None,
-        })
-        .collect();
-    if !peers.is_empty() {
-        against.insert(0, COMPARED.into());
-    }
-    let versions = peers.iter().map(|peer| (peer.name.title().to_string(), peer.version.clone()));
-    let versions = versions.collect();
     let json = args.json.clone();
-    publish_with(&args, rows, &Origin { remarks: against.clone(), versions })?;
+    publish_with(&args, rows, &Origin { remarks: against.clone(), versions, ..Origin::default() })?;
     against.iter().for_each(|line| say(json.as_deref(), line));
     Ok(true)
 }
 
-/// What a comparison with peers compares.
-const COMPARED: &str = "Compared are unlike things: Outlast, LMDB and the caller's Hazelcast \
-                        member are memory in the calling process; Redis, etcd and memcached are \
-                        servers that it asks over sockets.";
 const PUT_BY_HANDLE: &str = "put by handle";
 const GET_BY_HANDLE: &str = "get_into by handle";
 const MEMCPY: &str = "memcpy";

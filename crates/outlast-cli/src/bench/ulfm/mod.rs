@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const SOURCE: &str = include_str!("../../../../../bench/peers/openmpi_ulfm.c");
+const SOURCE: &str = include_str!("../../../peers/openmpi_ulfm.c");
 
 const EXAMPLES: &str = "\
 What is measured, as each member's own time for a call:
@@ -86,7 +86,7 @@ pub(super) struct UlfmBench {
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     #[command(flatten)]
-    args: BenchArgs,
+    pub(super) args: BenchArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -25,10 +25,10 @@
 //! - *alive*: from the beginning.
 //! - *suspected*: MPI calls the member failed, the kernel says that its process has ended, its node
 //!   is silent, or a partial partition evicts it. A suspicion proves nothing. The event
-//!   [`Event::Suspected`] only changes the state; what follows is done by the next review. A member
-//!   that the kernel knows to live stays in this state. A member with an ended process stays in
-//!   this state or in quarantine while any of its *node mates*, the other members of its node, is
-//!   neither confirmed nor dead: the next section says why.
+//!   [`Event::Suspected`] only changes the state; what follows is done by the next review. A review
+//!   never quarantines a member whose process the kernel knows to live. A member with an ended
+//!   process stays in this state or in quarantine while any of its *node mates*, the other members
+//!   of its node, is neither confirmed nor dead: the next section says why.
 //! - *quarantined*: the review of this member, or of another local member, has set the bit of the
 //!   suspected member in the memory of this node. A review sets these bits only in a job with
 //!   quorums. No member of this node sends the member anything, for ever. The eviction wait may
@@ -45,10 +45,11 @@
 //!
 //! - *By proof.* The member is suspected or quarantined, its death is *confirmed*, and every other
 //!   member of its node is confirmed or dead too. If its process runs under the kernel of the
-//!   deciding member, the kernel confirms that it has ended (a pidfd, opened at joining, tells).
-//!   This needs no quorum, no lease and no wait, also in a job under several kernels. Otherwise a
-//!   quorum confirms the death, after the eviction wait, in which a member that was merely cut off
-//!   has ceased to serve. The deciding member must have a lease at that time.
+//!   deciding member, the kernel confirms that it has ended, or runs another program since `exec`
+//!   (a pidfd, opened at joining, tells). This needs no quorum, no lease and no wait, also in a job
+//!   under several kernels. Otherwise a quorum confirms the death, after the eviction wait. By then
+//!   a member that was merely cut off has lost its lease, and its replies are held back. The
+//!   deciding member must have a lease at that time.
 //! - *By report.* A frame carries the deaths that its sender knows. The receiver enters them
 //!   without a vote and without a lease: the first member that reported a death had proof, or was a
 //!   node mate of the dead member. A node mate reports a death only after its node has raised its

@@ -11,8 +11,9 @@
 //! Remote members are reached by messages alone (`core.rs`). An operation is a request that the
 //! target's own code executes in its own segment, by the instructions that local members use, and
 //! acknowledges. Any activity of the target that waits in the engine serves it, or else the
-//! background activity. All calls of MPI are made under a single lock, no call waits, and an
-//! operation needs no member but its caller and its target.
+//! background activity. All calls of MPI are made under a single lock, and none of them waits,
+//! except `Mpi::shrink` for the program. An operation needs no member but its caller and its
+//! target.
 //!
 //! MPI has no wait that another thread can end, so waiting means testing (`wait.rs`). An operation
 //! on a remote member that computes, or has received nothing for long, therefore takes up to about
@@ -27,6 +28,9 @@
 //! | of a single node | not called | there are no remote members | not needed |
 //! | of several nodes under a single kernel | carries the messages | the kernel | not needed |
 //! | under several kernels | carries the messages | the own kernel, or else a majority | needed |
+//!
+//! `OUTLAST_MPI_WITNESS=votes` forbids to ask the kernel: then all jobs of several nodes are as in
+//! the last row.
 //!
 //! `OUTLAST_MPI_PATH=rma` reaches segments through a window of MPI instead (`onesided.rs`). This is
 //! an experiment, and the rest of the engine does not consider it.
@@ -45,13 +49,13 @@
 //! results about the memory of their node until they get it back or end themselves (`quorum.rs`).
 //!
 //! # Ending
-//! A member that leaves waits until no remote node is in doubt (`quorum.rs`, Leaving), at most for
-//! the time limit. Then it enters itself into the death log of its node, with a flag that says that
-//! it left, and then tells all remote members. So leaving raises the epoch and has all other
-//! consequences of a death. The leaving call waits up to a second for acknowledgements, and the
-//! program then exits. The launcher takes this exit for a failure, but the member is in the death
-//! logs by then, so no member asks about it any more. A node that was not told in time takes the
-//! exit for a death.
+//! A member with a lease that leaves waits until no remote node is in doubt (`quorum.rs`, Leaving),
+//! at most for the time limit. Then it enters itself into the death log of its node, with a flag
+//! that says that it left, and then tells all remote members. So leaving raises the epoch and has
+//! all other consequences of a death. The leaving call waits up to a second for acknowledgements,
+//! and the program then exits. The launcher takes this exit for a failure, but the member is in the
+//! death logs by then, so no member asks about it any more. A node that was not told in time takes
+//! the exit for a death.
 //!
 //! This engine never calls `MPI_Finalize`, which waits for all ranks: it hangs if a rank has ended
 //! in a way that the launcher did not report, and may hang after any death. A program that
@@ -80,12 +84,12 @@ use self::core::Core;
 use self::join::HAS_LEFT;
 use self::lease::Lease;
 use self::onesided::OneSided;
-use self::wait::{Patience, SLEEP_MAX, SLEEP_MIN};
+use self::wait::{SLEEP_MAX, SLEEP_MIN, TimeLeft};
 use super::shm::Shm;
 use super::{
     Activity, Bell, CompoundStep, Done, Engine, Epoch, Error, Fault, MESSAGE_LEN_MAX, MemberId,
     Message, Operation, Pending, Port, Result, TRY_SEND_LEN_MAX, Time, View, check_compound,
-    run_compound,
+    deadline, run_compound,
 };
 use crate::sync::lock;
 use outlast_mpi_sys as mpi;
@@ -106,8 +110,8 @@ pub struct Mpi {
     is_local: Vec<bool>,
     /// The communication with remote members; `None` if there are none.
     core: Option<Mutex<Core>>,
-    /// Until when this member may reveal the memory of its node, see `quorum.rs`. `None` if all
-    /// members run under a single kernel: then no lease is needed.
+    /// Until when this member may reveal the memory of its node, see `quorum.rs`. `None` if no
+    /// lease is needed.
     lease: Option<Arc<Lease>>,
     /// The way to all segments, this member's own included, if `OUTLAST_MPI_PATH=rma` is set.
     onesided: Option<OneSided>,
@@ -146,10 +150,27 @@ impl Mpi {
         }
     }
 
+    /// Executes an operation at a remote member, and waits for its result.
+    fn ask(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Result<Done> {
+        deadline::check_late(target)?;
+        self.wait(self.start(at, target, operation))
+    }
+
+    /// How long the calling activity may wait for an answer of `member`.
+    fn time_left(&self, member: MemberId) -> TimeLeft {
+        let now = self.now();
+        TimeLeft::new(deadline::until_answer(now, self.node.time_limit(), member), now)
+    }
+
     /// The shm job of this node, if `member` is local and no lease is needed: its memory may then
     /// be accessed directly.
     pub(crate) fn mapped_node(&self, member: MemberId) -> Option<&Shm> {
-        (self.lease.is_none() && self.is_mapped_member(member)).then_some(&self.node)
+        (self.lease.is_none() && self.reaches_directly(member)).then_some(&self.node)
+    }
+
+    /// The shm job of this node.
+    pub(crate) fn node(&self) -> &Shm {
+        &self.node
     }
 
     /// The shm job of this node, if all members are local.
@@ -178,7 +199,7 @@ impl Mpi {
 
     /// Whether this process accesses a member's segment by its own instructions.
     #[inline]
-    fn is_mapped_member(&self, member: MemberId) -> bool {
+    fn reaches_directly(&self, member: MemberId) -> bool {
         self.remote_core(member).is_none() && self.onesided.is_none()
     }
 
@@ -320,7 +341,7 @@ impl Engine for Mpi {
         if let Some(core) = &self.core {
             // Checked before the lock is taken, which a forked child may find held for ever.
             self.node.check_target(Epoch::ANY, self.me())?;
-            let until = self.now().after(self.node.time_limit());
+            let until = deadline::until(self.now(), self.node.time_limit());
             while self.now() < until && lock(core).is_needed_to_decide(&self.node) {
                 if !self.progress() {
                     std::thread::sleep(SLEEP_MAX);
@@ -362,7 +383,7 @@ impl Engine for Mpi {
     }
 
     fn start(&self, at: Epoch, target: MemberId, operation: Operation<'_>) -> Pending {
-        match self.is_mapped_member(target) {
+        match self.reaches_directly(target) {
             true => self.require_lease_for(self.node.start(at, target, operation)),
             false => self
                 .start_remote(at, target, operation)
@@ -371,7 +392,7 @@ impl Engine for Mpi {
     }
 
     fn start_compound(&self, at: Epoch, target: MemberId, steps: &[CompoundStep<'_>]) -> Pending {
-        if self.is_mapped_member(target) {
+        if self.reaches_directly(target) {
             return self.require_lease_for(self.node.start_compound(at, target, steps));
         }
         let Some(core) = self.remote_core(target).filter(|_| self.onesided.is_none()) else {
@@ -397,33 +418,33 @@ impl Engine for Mpi {
         if let Some(result) = pending.take() {
             return result;
         }
-        let limit = self.node.time_limit();
-        let mut patience = Patience::new(limit, self.now());
+        let (limit, target) = (self.node.time_limit(), pending.target);
+        let mut time_left = self.time_left(target);
         loop {
             let bell = self.bell();
             if let Some(result) = self.poll(&mut pending) {
                 return result;
             }
-            if !patience.park(self, bell) {
-                return Err(Error::Timeout { member: pending.target, limit });
+            if !time_left.park(self, bell) {
+                return Err(deadline::timeout(target, limit));
             }
         }
     }
 
     #[inline]
     fn put(&self, at: Epoch, target: MemberId, offset: u64, data: &[u8]) -> Result<()> {
-        match self.is_mapped_member(target) {
+        match self.reaches_directly(target) {
             true => self.require_lease(self.node.put(at, target, offset, data)),
-            false => self.wait(self.start(at, target, Operation::Put { offset, data })).map(|_| ()),
+            false => self.ask(at, target, Operation::Put { offset, data }).map(|_| ()),
         }
     }
 
     #[inline]
     fn get(&self, at: Epoch, target: MemberId, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        if self.is_mapped_member(target) {
+        if self.reaches_directly(target) {
             return self.require_lease(self.node.get(at, target, offset, buffer));
         }
-        match self.wait(self.start(at, target, Operation::Get { offset, len: buffer.len() }))? {
+        match self.ask(at, target, Operation::Get { offset, len: buffer.len() })? {
             Done::Get(bytes) => buffer.copy_from_slice(&bytes),
             other => unreachable!("a get completed as {other:?}"),
         }
@@ -432,9 +453,9 @@ impl Engine for Mpi {
 
     #[inline]
     fn load(&self, at: Epoch, target: MemberId, offset: u64) -> Result<u64> {
-        match self.is_mapped_member(target) {
+        match self.reaches_directly(target) {
             true => self.require_lease(self.node.load(at, target, offset)),
-            false => self.wait(self.start(at, target, Operation::Load { offset })).map(Done::word),
+            false => self.ask(at, target, Operation::Load { offset }).map(Done::word),
         }
     }
 
@@ -447,24 +468,22 @@ impl Engine for Mpi {
         expected: u64,
         new: u64,
     ) -> Result<u64> {
-        match self.is_mapped_member(target) {
+        match self.reaches_directly(target) {
             true => {
                 self.require_lease(self.node.compare_and_swap(at, target, offset, expected, new))
             }
             false => {
                 let operation = Operation::CompareAndSwap { offset, expected, new };
-                self.wait(self.start(at, target, operation)).map(Done::word)
+                self.ask(at, target, operation).map(Done::word)
             }
         }
     }
 
     #[inline]
     fn fetch_add(&self, at: Epoch, target: MemberId, offset: u64, delta: u64) -> Result<u64> {
-        match self.is_mapped_member(target) {
+        match self.reaches_directly(target) {
             true => self.require_lease(self.node.fetch_add(at, target, offset, delta)),
-            false => self
-                .wait(self.start(at, target, Operation::FetchAdd { offset, delta }))
-                .map(Done::word),
+            false => self.ask(at, target, Operation::FetchAdd { offset, delta }).map(Done::word),
         }
     }
 
@@ -473,13 +492,17 @@ impl Engine for Mpi {
         self.core.is_none()
     }
 
+    fn is_member_mapped(&self, member: MemberId) -> bool {
+        self.reaches_directly(member)
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         let Some(core) = self.remote_core(to) else { return self.node.send(to, port, bytes) };
         if bytes.len() > MESSAGE_LEN_MAX {
             return Err(Error::MessageTooLong { len: bytes.len() });
         }
         let limit = self.node.time_limit();
-        let mut patience = Patience::new(limit, self.now());
+        let mut time_left = self.time_left(to);
         loop {
             let bell = self.bell();
             {
@@ -489,8 +512,8 @@ impl Engine for Mpi {
                     return Ok(());
                 }
             }
-            if !patience.park(self, bell) {
-                return Err(Error::Timeout { member: to, limit });
+            if !time_left.park(self, bell) {
+                return Err(deadline::timeout(to, limit));
             }
         }
     }

@@ -301,8 +301,8 @@ impl Quorum {
     }
 
     /// The members that this member's node is to quarantine because of partial partitions that have
-    /// not changed for `patience`. Empty unless this member's node stays, and the nodes that stay
-    /// are a majority from which this member has fresh grants.
+    /// not changed for `unchanged_min`. Empty unless this member's node stays, and the nodes that
+    /// stay are a majority from which this member has fresh grants.
     ///
     /// To be called periodically. `elapsed` is the time since the last call, without time in which
     /// this member was stopped.
@@ -311,7 +311,7 @@ impl Quorum {
         dead: &MemberSet,
         now: Time,
         elapsed: Duration,
-        patience: Duration,
+        unchanged_min: Duration,
     ) -> MemberSet {
         if self.quarantined_by.iter().all(MemberSet::is_empty) {
             return MemberSet::new();
@@ -336,7 +336,7 @@ impl Quorum {
             Duration::ZERO
         };
         self.partitions = partitions;
-        if self.partitions.is_empty() || self.unchanged_for < patience {
+        if self.partitions.is_empty() || self.unchanged_for < unchanged_min {
             return MemberSet::new();
         }
         let is_fresh = |member: MemberId| {
@@ -413,9 +413,9 @@ mod tests {
                 let second = Duration::from_secs(1);
                 let mut members_to_evict =
                     || quorum.members_to_evict(&MemberSet::new(), Time(SECOND), second, 3 * second);
-                let is_patient =
+                let is_waiting =
                     (0..3).map(|_| members_to_evict()).all(|evicted| evicted.is_empty());
-                assert!(is_patient, "patience");
+                assert!(is_waiting, "not yet");
                 members_to_evict()
             };
             let all: Vec<MemberSet> = (0..5).map(evicted_by).collect();
@@ -434,12 +434,12 @@ mod tests {
         assert_eq!(evicted(&[(0, 3), (1, 2), (2, 1)]), [2, 3]);
     }
 
-    /// Time in which a member was stopped does not count as patience. A member without fresh grants
+    /// Time in which a member was stopped does not count. A member without fresh grants
     /// of a majority evicts no member: it may have lost the nodes that are to stay.
     #[test]
     fn stopped_or_isolated_members_evict_no_member() {
         let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2]);
-        let (dead, patience) = (MemberSet::new(), Duration::from_secs(3));
+        let (dead, unchanged_min) = (MemberSet::new(), Duration::from_secs(3));
         quorum.record_quarantine(MemberId(1), &set(&[2]));
         quorum.record_quarantine(MemberId(2), &set(&[1]));
         let mut evicted = |at: u64, elapsed: u64, granting: &[u32]| {
@@ -447,7 +447,7 @@ mod tests {
                 quorum.record_grant(MemberId(member), Time(at * SECOND), 0);
             }
             let elapsed = Duration::from_secs(elapsed);
-            let evicted = quorum.members_to_evict(&dead, Time(at * SECOND), elapsed, patience);
+            let evicted = quorum.members_to_evict(&dead, Time(at * SECOND), elapsed, unchanged_min);
             evicted.iter().map(|member| member.0).collect::<Vec<_>>()
         };
         assert_eq!([evicted(1, 0, &[1, 2]), evicted(2, 1, &[1, 2])], [[0; 0]; 2]);

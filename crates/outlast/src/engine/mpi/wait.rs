@@ -41,21 +41,21 @@ const BACKGROUND_SLEEP_MIN: Duration = Duration::from_micros(50);
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// A wait for another member is cut into slices of this length.
-const PATIENCE_SLICE: Duration = Duration::from_millis(10);
+const SLICE: Duration = Duration::from_millis(10);
 /// The most time between two waits that counts towards the time limit: a caller that was itself
 /// stopped must not find its time over and blame the other member.
-const PATIENCE_SLICE_MAX: Duration = Duration::from_millis(100);
+const SLICE_MAX: Duration = Duration::from_millis(100);
 
-/// The rest of the time limit of a call.
-pub(super) struct Patience {
+/// The rest of the time that an activity may wait for another member.
+pub(super) struct TimeLeft {
     left: Duration,
     counted_until: Time,
 }
 
-impl Patience {
-    /// The time limit of a call that begins now.
-    pub(super) fn new(limit: Duration, now: Time) -> Patience {
-        Patience { left: limit, counted_until: now }
+impl TimeLeft {
+    /// A wait that begins now and lasts until `until`.
+    pub(super) fn new(until: Time, now: Time) -> TimeLeft {
+        TimeLeft { left: until.since(now), counted_until: now }
     }
 
     /// Waits until the bell has rung or a slice of the time is over; `false` once no time is left.
@@ -64,7 +64,7 @@ impl Patience {
         if self.count(now).is_zero() {
             return false;
         }
-        mpi.park(seen, now.after(self.left.min(PATIENCE_SLICE)));
+        mpi.park(seen, now.after(self.left.min(SLICE)));
         true
     }
 
@@ -72,7 +72,7 @@ impl Patience {
     /// counts as well: while other activities of this member are busy, each arrival rings the bell,
     /// a wait ends at once, and the caller spends its time on moving data.
     fn count(&mut self, now: Time) -> Duration {
-        let elapsed = now.since(self.counted_until).min(PATIENCE_SLICE_MAX);
+        let elapsed = now.since(self.counted_until).min(SLICE_MAX);
         (self.left, self.counted_until) = (self.left.saturating_sub(elapsed), now);
         self.left
     }
@@ -93,7 +93,7 @@ impl Mpi {
                 return Err(Error::Ended);
             }
             if lease.missing_for() < limit {
-                self.park(bell, self.now().after(PATIENCE_SLICE));
+                self.park(bell, self.now().after(SLICE));
             } else {
                 Shm::end_with(&format!(
                     "outlast: {} has not reached a majority of the job for {limit:?}; ending this \
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn time_counts_also_while_the_bell_keeps_ringing() {
         let limit = Duration::from_secs(30);
-        let mut patience = Patience::new(limit, Time(0));
+        let mut time_left = TimeLeft::new(Time(0).after(limit), Time(0));
         let mut now = Time(0);
-        while !patience.count(now).is_zero() {
-            assert!(now.since(Time(0)) < limit, "{:?}", patience.left);
+        while !time_left.count(now).is_zero() {
+            assert!(now.since(Time(0)) < limit, "{:?}", time_left.left);
             now = now.after(Duration::from_millis(1));
         }
         assert_eq!(now.since(Time(0)), limit);
@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn time_in_which_the_caller_was_stopped_hardly_counts() {
         let limit = Duration::from_secs(30);
-        let mut patience = Patience::new(limit, Time(0));
-        let left = patience.count(Time(0).after(Duration::from_secs(3600)));
-        assert_eq!(left, limit - PATIENCE_SLICE_MAX);
+        let mut time_left = TimeLeft::new(Time(0).after(limit), Time(0));
+        let left = time_left.count(Time(0).after(Duration::from_secs(3600)));
+        assert_eq!(left, limit - SLICE_MAX);
     }
 }

@@ -134,7 +134,7 @@ impl Shm {
 
     /// Waits until every member has joined or is dead.
     pub(crate) fn wait_for_all(&self) -> std::result::Result<(), JoinError> {
-        let until = self.deadline();
+        let until = self.now_time().after(self.time_limit);
         loop {
             let bell = self.bell_now();
             let view = self.tables().view();

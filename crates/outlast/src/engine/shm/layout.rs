@@ -9,6 +9,7 @@
 //! 4096     slots      256 bytes per member: its process, its state, its bell
 //!          death log  a word per member: the dead in the order in which they were declared
 //!          pending    per receiver, a bitmap of the senders with new messages, from the 64th on
+//!          status     2048 bytes per member: what it tells observers; see `status.rs`
 //!          rings      per receiver, a ring per sender; backed by memory from its first message on
 //!          segments   a segment per member, `segment_stride` apart
 //! ```
@@ -26,12 +27,14 @@ pub(super) const PAGE: usize = 4096;
 /// Segments begin at multiples of this length, so that the kernel may back them by large pages.
 const SEGMENT_ALIGNMENT: usize = 2 << 20;
 
-const MAGIC: u64 = u64::from_ne_bytes(*b"OUTLAST\x02");
+const MAGIC: u64 = u64::from_ne_bytes(*b"OUTLAST\x03");
 const HEADER_MAGIC: usize = 0;
 const HEADER_REGULARS: usize = 8;
 const HEADER_SPARES: usize = 12;
 const HEADER_SEGMENT_LIMIT: usize = 16;
 const HEADER_START_NS: usize = 24;
+/// The length of the part of the header that is written once.
+pub(super) const HEADER_LEN: usize = 32;
 /// On a cache line of its own: it is read by every operation.
 pub(super) const HEADER_EPOCH: usize = 64;
 /// A bit for each member, on the mpi engine: see [`Tables::quarantined`].
@@ -40,11 +43,11 @@ const HEADER_QUARANTINED: usize = 128;
 #[cfg(feature = "mpi")]
 const _: () = assert!(HEADER_QUARANTINED + SHM_MEMBERS_MAX / 8 <= PAGE);
 
-const SLOTS: usize = PAGE;
-const SLOT_LEN: usize = 256;
+pub(super) const SLOTS: usize = PAGE;
+pub(super) const SLOT_LEN: usize = 256;
 const SLOT_ROBUST_WORD: usize = 8;
-const SLOT_PID: usize = 16;
-const SLOT_STATE: usize = 20;
+pub(super) const SLOT_PID: usize = 16;
+pub(super) const SLOT_STATE: usize = 20;
 /// Three words that only the member's own kernel reads.
 const SLOT_ROBUST_HEAD: usize = 24;
 /// The number of the member's last published message; see `mailbox.rs`.
@@ -62,11 +65,14 @@ const SLOT_SERVED: usize = 104;
 /// When the node of a remote member was last heard, on the mpi engine: see [`Tables::heard`].
 #[cfg(feature = "mpi")]
 const SLOT_HEARD: usize = 112;
-const SLOT_SEGMENT_LEN: usize = 128;
-const SLOT_DOMAIN_LEN: usize = 136;
-const SLOT_DOMAIN: usize = 140;
+pub(super) const SLOT_SEGMENT_LEN: usize = 128;
+pub(super) const SLOT_DOMAIN_LEN: usize = 136;
+pub(super) const SLOT_DOMAIN: usize = 140;
 /// The longest path of a failure domain, in bytes.
 pub(super) const DOMAIN_LEN_MAX: usize = SLOT_LEN - SLOT_DOMAIN;
+
+/// The length of a member's status page.
+pub(super) const STATUS_LEN: usize = 2048;
 
 /// A slot whose member has not begun to join.
 pub(super) const STATE_NEW: u32 = 0;
@@ -98,13 +104,36 @@ pub(super) struct Layout {
     pub(super) segment_limit: usize,
     /// The bytes of data in a ring.
     pub(super) ring_len: usize,
-    death_log: usize,
+    pub(super) death_log: usize,
     pending: usize,
     pending_stride: usize,
+    status: usize,
     rings: usize,
     segments: usize,
     segment_stride: usize,
     pub(super) total_len: usize,
+}
+
+/// The layout and the start of a job, from the bytes of its header; an error if they are damaged,
+/// or the header does not fit a file of this length.
+pub(super) fn read_header(
+    header: &[u8; HEADER_LEN],
+    file_len: u64,
+) -> Result<(Layout, u64), String> {
+    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte: usize| header[at + byte]));
+    let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte: usize| header[at + byte]));
+    if word(HEADER_MAGIC) != MAGIC {
+        return Err("it is not the memory of a job of this version of outlast".into());
+    }
+    let (regulars, spares) = (half(HEADER_REGULARS) as usize, half(HEADER_SPARES) as usize);
+    let segment_limit = word(HEADER_SEGMENT_LIMIT) as usize;
+    match Layout::new(regulars, spares, segment_limit) {
+        Some(layout) if layout.total_len as u64 == file_len => Ok((layout, word(HEADER_START_NS))),
+        _ => Err(format!(
+            "its header ({regulars} members, {spares} spares, segments of {segment_limit} bytes) \
+             does not fit its length of {file_len} bytes"
+        )),
+    }
 }
 
 fn round_up(value: usize, unit: usize) -> Option<usize> {
@@ -130,7 +159,8 @@ impl Layout {
         let death_log = SLOTS + members * SLOT_LEN;
         let pending = round_up(death_log + members * 8, 64)?;
         let pending_stride = members.div_ceil(512) * 64;
-        let rings = round_up(pending + members * pending_stride, PAGE)?;
+        let status = pending + members * pending_stride;
+        let rings = round_up(status + members * STATUS_LEN, PAGE)?;
         let segments = round_up(rings + members * members * ring_pages * PAGE, SEGMENT_ALIGNMENT)?;
         let segment_stride = round_up(segment_limit.max(PAGE), SEGMENT_ALIGNMENT)?;
         let total_len = segments.checked_add(segment_stride.checked_mul(members)?)?;
@@ -143,6 +173,7 @@ impl Layout {
             death_log,
             pending,
             pending_stride,
+            status,
             rings,
             segments,
             segment_stride,
@@ -157,6 +188,12 @@ impl Layout {
     /// The tables that are backed by memory from the start.
     pub(super) fn tables_len(&self) -> usize {
         self.rings
+    }
+
+    /// The offset of a member's status page.
+    pub(super) fn status(&self, member: MemberId) -> usize {
+        assert!(member.index() < self.members());
+        self.status + member.index() * STATUS_LEN
     }
 
     /// The offset of a member's segment.
@@ -209,21 +246,12 @@ impl Tables {
     /// The layout is computed anew and compared with the length of the file, so that a damaged
     /// header is refused.
     pub(super) fn read_layout(first: &Mapping, file_len: u64) -> Result<(Layout, u64), String> {
-        if first.word(HEADER_MAGIC).load(Ordering::Acquire) != MAGIC {
-            return Err("it is not the memory of a job of this version of outlast".into());
-        }
-        let regulars = first.half(HEADER_REGULARS).load(Ordering::Relaxed) as usize;
-        let spares = first.half(HEADER_SPARES).load(Ordering::Relaxed) as usize;
-        let segment_limit = first.word(HEADER_SEGMENT_LIMIT).load(Ordering::Relaxed) as usize;
-        match Layout::new(regulars, spares, segment_limit) {
-            Some(layout) if layout.total_len as u64 == file_len => {
-                Ok((layout, first.word(HEADER_START_NS).load(Ordering::Relaxed)))
-            }
-            _ => Err(format!(
-                "its header ({regulars} members, {spares} spares, segments of {segment_limit} \
-                 bytes) does not fit its length of {file_len} bytes"
-            )),
-        }
+        // Acquire: a process that sees the magic number sees the rest of the header.
+        let magic = first.word(HEADER_MAGIC).load(Ordering::Acquire);
+        let mut header = [0; HEADER_LEN];
+        first.read(0, &mut header);
+        header[HEADER_MAGIC..][..8].copy_from_slice(&magic.to_ne_bytes());
+        read_header(&header, file_len)
     }
 
     fn slot(&self, member: MemberId, field: usize) -> usize {
@@ -262,6 +290,12 @@ impl Tables {
     /// The member's process, 0 before it joined.
     pub(super) fn pid(&self, member: MemberId) -> &AtomicU32 {
         self.mapping.half(self.slot(member, SLOT_PID))
+    }
+
+    /// A word of the member's status page.
+    pub(super) fn status_word(&self, member: MemberId, index: usize) -> &AtomicU64 {
+        assert!(index < STATUS_LEN / 8);
+        self.mapping.word(self.layout.status(member) + index * 8)
     }
 
     /// How far the member has joined.
@@ -369,7 +403,9 @@ mod tests {
             assert!(
                 layout.pending_stride * 8 >= members && layout.pending_stride.is_multiple_of(64)
             );
-            assert!(layout.pending + members * layout.pending_stride <= layout.rings);
+            assert!(layout.pending + members * layout.pending_stride <= layout.status);
+            assert!(layout.status(last).is_multiple_of(64));
+            assert!(layout.status(last) + STATUS_LEN <= layout.rings);
             let (ring, len) = layout.ring(last, last);
             assert!(ring % PAGE == 0 && len % PAGE == 0 && ring + len <= layout.segments);
             assert!(layout.segment(last) + layout.segment_limit <= layout.total_len);

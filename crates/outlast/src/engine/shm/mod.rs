@@ -13,6 +13,8 @@
 //! | `wait.rs` | sleeping on the bell, and watching for deaths meanwhile |
 //! | `deaths.rs` | how a death is proven, declared and made known, within a millisecond |
 //! | `mailbox.rs` | messages |
+//! | `status.rs` | the page of a member for observers outside of the job |
+//! | `observe.rs` | the jobs of this user on this machine, read from outside |
 //! | `node.rs` | what only the mpi engine needs, which runs this engine inside each node |
 //! | `sys.rs` | system calls and raw memory, with nearly all unsafe code |
 //! | `failpoint.rs` | planned faults, for tests |
@@ -45,6 +47,8 @@ mod mailbox;
 mod memory;
 #[cfg(feature = "mpi")]
 mod node;
+mod observe;
+mod status;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -53,10 +57,11 @@ mod wait;
 pub(crate) use access::Reach;
 pub use layout::SHM_MEMBERS_MAX;
 pub use memory::{JobMemory, available_memory};
+pub(crate) use observe::{ObservedMemory, find_jobs};
 
 use super::{
     Activity, Bell, Done, Engine, Epoch, Error, Fault, MemberId, Message, Operation, Pending, Port,
-    Result, TRY_SEND_LEN_MAX, Time, View,
+    Result, TRY_SEND_LEN_MAX, Time, View, deadline,
 };
 use crate::sync::lock;
 use access::Segment;
@@ -106,10 +111,6 @@ impl Shm {
 
     fn now_time(&self) -> Time {
         Time(sys::monotonic_ns().saturating_sub(self.tables().start_ns))
-    }
-
-    fn deadline(&self) -> Time {
-        self.now_time().after(self.time_limit)
     }
 
     #[inline]
@@ -442,7 +443,12 @@ impl Engine for Shm {
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
-        self.send_message(to, port, bytes, self.deadline())
+        let until = deadline::until_answer(self.now_time(), self.time_limit, to);
+        let sent = self.send_message(to, port, bytes, until);
+        sent.map_err(|error| match error {
+            Error::Timeout { member, limit } => deadline::timeout(member, limit),
+            other => other,
+        })
     }
 
     fn try_send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<bool> {

@@ -2,7 +2,9 @@
 //! in the middle of a call).
 
 use super::super::{Engine, Epoch, Error, MemberId, Port, Time};
-use super::{ENDED, JobMemory, Shm, sys};
+use super::layout::{SLOT_DOMAIN_LEN, SLOTS};
+use super::status::{WORD_COUNT, WORD_MAGIC, WORD_SEQUENCE, WORDS_MAX};
+use super::{ENDED, JobMemory, ObservedMemory, Shm, find_jobs, sys};
 use crate::{Job, JoinOptions};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,6 +88,74 @@ fn a_forked_child_gets_a_clear_error_from_every_call() {
     job.get(Epoch::ANY, me, 0, &mut bytes).unwrap();
     assert_eq!(bytes, [5; 64], "the parent is a member as before");
     assert_eq!(job.epoch(), Epoch(0));
+    job.leave().unwrap();
+}
+
+/// The job of this process that has this word at the beginning of its page, as an observer sees it.
+fn observe(mark: u64) -> Option<ObservedMemory> {
+    let has_mark = |job: &ObservedMemory| {
+        let slots = job.read().expect("read").slots;
+        job.processes.contains(&std::process::id())
+            && slots[0].page.as_ref().is_some_and(|(_, words)| words.first() == Some(&mark))
+    };
+    find_jobs().expect("/proc is there").into_iter().find(has_mark)
+}
+
+#[test]
+fn an_observer_refuses_pages_that_are_damaged_or_not_complete() {
+    let job = lone_job();
+    let (shm, mark) = (job.status_page().expect("shm has pages"), 0x6f62_7365_7276_6501);
+    assert!(observe(mark).is_none());
+    shm.write_status(&[mark, 7]);
+    let observed = observe(mark).expect("found");
+    let page = || observed.read().expect("read").slots[0].page.clone().map(|(_, words)| words);
+    let word = |index: usize| shm.tables().status_word(shm.me, index);
+    assert_eq!(page(), Some(vec![mark, 7]));
+    // The member died while it wrote the page.
+    word(WORD_SEQUENCE).fetch_add(1, Ordering::Relaxed);
+    assert_eq!(page(), None);
+    for index in [WORD_MAGIC, WORD_COUNT] {
+        shm.write_status(&[mark, 8]);
+        assert_eq!(page(), Some(vec![mark, 8]));
+        word(index).store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(page(), None);
+    }
+    shm.write_status(&vec![mark; 10_000]);
+    assert_eq!(page(), Some(vec![mark; WORDS_MAX]), "words beyond the page are cut off");
+    // Damage in the slot and in the death log leads nowhere.
+    let domain_len = shm.tables().mapping.half(SLOTS + SLOT_DOMAIN_LEN);
+    domain_len.store(u32::MAX, Ordering::Relaxed);
+    assert!(observed.read().expect("read").slots[0].domain.len() < 256);
+    job.leave().unwrap();
+    let tables = observed.read().expect("read");
+    assert_eq!(tables.dead, [(MemberId(0), true)]);
+}
+
+#[test]
+fn an_observer_never_sees_a_page_that_is_half_written() {
+    let job = lone_job();
+    let (shm, mark) = (job.status_page().expect("shm has pages"), 0x6f62_7365_7276_6502);
+    shm.write_status(&[mark; 64]);
+    let observed = observe(mark).expect("found");
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let pages: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                number += 1;
+                shm.write_status(&[number; 200]);
+                std::thread::sleep(Duration::from_micros(1));
+            }
+        });
+        let looks = (0..2000).filter_map(|_| observed.read().ok()?.slots.remove(0).page);
+        let pages = looks.map(|(_, words)| words).collect();
+        is_over.store(true, Ordering::Relaxed);
+        pages
+    });
+    assert!(!pages.is_empty(), "no page was whole");
+    for words in pages {
+        assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
+    }
     job.leave().unwrap();
 }
 

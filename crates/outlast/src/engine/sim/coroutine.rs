@@ -4,6 +4,7 @@
 //! so that a [`super::Sim`] is only a pair of numbers, which may go anywhere: from another thread,
 //! or after the world's end, it finds nothing and its calls return [`crate::Error::Ended`].
 
+use super::super::deadline::Activity;
 use super::world::{Ending, Turn, World, Yielder};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
@@ -55,6 +56,8 @@ type Routine = Coroutine<(), (), Ending, DefaultStack>;
 pub(super) struct Stage {
     world: Rc<RefCell<World>>,
     routines: Vec<Option<Routine>>,
+    /// The deadline of each activity that does not run now.
+    deadlines: Vec<Activity>,
     stack_len: usize,
 }
 
@@ -67,7 +70,7 @@ impl Stage {
         );
         let world = Rc::new(RefCell::new(world));
         WORLD.set(Rc::as_ptr(&world));
-        Stage { world, routines: Vec::new(), stack_len }
+        Stage { world, routines: Vec::new(), deadlines: Vec::new(), stack_len }
     }
 
     /// The world, between two turns of its activities.
@@ -115,8 +118,9 @@ impl Stage {
         let index = slot as usize;
         if self.routines.len() <= index {
             self.routines.resize_with(index + 1, || None);
+            self.deadlines.resize_with(index + 1, Activity::default);
         }
-        self.routines[index] = Some(routine);
+        (self.routines[index], self.deadlines[index]) = (Some(routine), Activity::default());
     }
 
     /// Runs the world to its end.
@@ -136,7 +140,10 @@ impl Stage {
                     let Some(routine) = &mut self.routines[slot as usize] else {
                         unreachable!("an activity that runs has a coroutine")
                     };
-                    if let CoroutineResult::Return(ending) = routine.resume(()) {
+                    let outside = std::mem::take(&mut self.deadlines[slot as usize]).exchange();
+                    let resumed = routine.resume(());
+                    self.deadlines[slot as usize] = outside.exchange();
+                    if let CoroutineResult::Return(ending) = resumed {
                         self.recycle(slot);
                         self.world().ended(slot, ending);
                     }
@@ -157,8 +164,10 @@ impl Stage {
                 let current = routine.started().then_some(slot);
                 self.world.borrow_mut().set_current(current);
                 self.world.borrow_mut().set_unwinding(true);
+                let outside = std::mem::take(&mut self.deadlines[slot as usize]).exchange();
                 // A panic of a destructor after the unwinding was caught cannot be reported.
                 let _ = catch_unwind(AssertUnwindSafe(|| routine.force_unwind()));
+                outside.exchange();
                 self.world().set_unwinding(false);
                 self.world().set_current(None);
                 self.recycle(slot);

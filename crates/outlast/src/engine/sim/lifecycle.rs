@@ -148,12 +148,13 @@ impl World {
     }
 
     /// Takes from a member that left or died its messages, its requests and, on the network link,
-    /// its segment.
+    /// its segment, unless other members map it.
     fn stop_serving(&mut self, member: u32) {
+        let has_mates = self.has_mates(member);
         let state = &mut self.members[member as usize];
         state.inbox = Default::default();
         state.unreceived.clear();
-        if self.link == Link::Network {
+        if self.link == Link::Network && !has_mates {
             state.segment.clear();
         }
         let senders = std::mem::take(&mut state.senders);
@@ -170,7 +171,20 @@ impl World {
     /// What a member knows of deaths.
     #[inline]
     pub(super) fn knowledge(&self, member: u32) -> &Rc<Knowledge> {
-        &self.knowledge[if self.link == Link::Memory { 0 } else { member as usize }]
+        &self.knowledge[self.view_of[member as usize]]
+    }
+
+    /// Whether a member maps the memory of another member and shares its view.
+    pub(super) fn are_mates(&self, member: u32, other: u32) -> bool {
+        let node = self.view_of[member as usize];
+        self.view_of.get(other as usize).is_some_and(|&other| other == node)
+    }
+
+    /// Whether the network link has further members on the node of this member.
+    pub(super) fn has_mates(&self, member: u32) -> bool {
+        self.link == Link::Network
+            && (0..self.members.len() as u32)
+                .any(|other| other != member && self.are_mates(member, other))
     }
 
     pub(super) fn epoch(&self, member: u32) -> Epoch {
@@ -259,21 +273,32 @@ impl World {
         }
     }
 
-    /// The network link: a member learns of deaths.
+    /// The network link: a member learns of deaths, and with it all members of its node.
     pub(super) fn learn_deaths(&mut self, member: u32, dead: &[u32]) {
-        if self.members[member as usize].life != Life::Living || !self.enter(member as usize, dead)
-        {
+        let view = self.view_of[member as usize];
+        if self.members[member as usize].life != Life::Living || !self.enter(view, dead) {
             return;
         }
-        for &dead in dead {
-            self.note(u64::from(member) << 32 | u64::from(dead));
+        self.know_deaths(view, dead);
+    }
+
+    /// The members of a node go on with a view that has changed.
+    fn know_deaths(&mut self, view: usize, dead: &[u32]) {
+        for member in 0..self.members.len() {
+            if self.view_of[member] != view || self.members[member].life != Life::Living {
+                continue;
+            }
+            let member = member as u32;
+            for &dead in dead {
+                self.note(u64::from(member) << 32 | u64::from(dead));
+            }
+            self.tell(member, |world| {
+                let knowledge = world.knowledge(member);
+                format!("learns of deaths: {} dead, epoch {}", knowledge.dead, knowledge.epoch)
+            });
+            self.fail_requests(member, dead);
+            self.ring(member);
         }
-        self.tell(member, |world| {
-            let knowledge = &world.knowledge[member as usize];
-            format!("learns of deaths: {} dead, epoch {}", knowledge.dead, knowledge.epoch)
-        });
-        self.fail_requests(member, dead);
-        self.ring(member);
     }
 
     /// A member merges the view of another member into its own.
@@ -284,7 +309,7 @@ impl World {
         }
         if **mine == **other {
             // Sharing makes the next comparison cheap.
-            self.knowledge[member as usize] = other.clone();
+            self.knowledge[self.view_of[member as usize]] = other.clone();
             return;
         }
         let news: Vec<u32> = other
@@ -305,7 +330,10 @@ impl World {
         if self.link == Link::Memory {
             self.log_death(member);
         } else {
-            self.enter(member as usize, &[member]);
+            let view = self.view_of[member as usize];
+            if self.enter(view, &[member]) && self.has_mates(member) {
+                self.know_deaths(view, &[member]);
+            }
             self.spread(member, false);
         }
         self.ring(member);

@@ -1,6 +1,7 @@
 //! The sim engine: the members of a job as coroutines in a single thread, under a seeded simulator.
 //!
-//! [`crate::sim`] is its public face and says what is modelled.
+//! [`crate::sim`] is its public face and says what is modelled, and in what the simulator is weaker
+//! than the other engines.
 //!
 //! # How it is built
 //! `world` has the queue of events, the scheduler and the activities; `lifecycle` has stops, deaths
@@ -29,7 +30,7 @@ pub use report::{Counters, Hung, Outcome, Panicked, Report};
 use super::{
     Activity, Bell, Completion, CompoundStep, Done, Engine, Epoch, Error, Fault, MEMBERS_MAX,
     MemberId, Message, Operation, PUBLISH_LEN_MAX, Pending, Port, Result, TRY_SEND_LEN_MAX, Time,
-    View, check_compound, run_compound,
+    View, check_compound, deadline, run_compound,
 };
 use coroutine::{Stage, suspend, with_world};
 use memory::{MappedAccess, Progress};
@@ -159,7 +160,7 @@ impl Sim {
     /// Whether this member maps the memory of `target`: an operation acts on it without a request.
     fn is_target_mapped(&self, target: MemberId) -> bool {
         target.0 == self.member
-            || with_world(self.world, |world| world.link == Link::Memory) == Some(true)
+            || with_world(self.world, |world| world.are_mates(self.member, target.0)) == Some(true)
     }
 
     /// Executes an operation on memory that this member maps.
@@ -187,10 +188,11 @@ impl Sim {
     /// Sends a request and waits for its result.
     fn ask(&self, call: Call, at: Epoch, target: MemberId, wanted: Wanted) -> Result<Done> {
         self.step(call)?;
+        deadline::check_late(target)?;
         let (request, until) = self.world(|world| {
             let (slot, generation) = world.current();
             let consumer = Consumer::Activity(slot, generation);
-            let until = Time(world.now).after(self.time_limit).0;
+            let until = deadline::until_answer(Time(world.now), self.time_limit, target).0;
             world.request(self.member, at, target, wanted, consumer).map(|request| (request, until))
         })??;
         loop {
@@ -205,7 +207,7 @@ impl Sim {
                 }
                 if world.now >= until {
                     world.abandon(request);
-                    return Ok(Err(Error::Timeout { member: target, limit: self.time_limit }));
+                    return Ok(Err(deadline::timeout(target, self.time_limit)));
                 }
                 Err(world.block(Wait::Signal, until))
             })?;
@@ -451,9 +453,11 @@ impl Engine for Sim {
                 if world.has_ended(self.member) {
                     return Err(Error::Ended);
                 }
-                let until = *until.get_or_insert(Time(world.now).after(self.time_limit).0);
+                let until = *until.get_or_insert_with(|| {
+                    deadline::until_answer(Time(world.now), self.time_limit, target).0
+                });
                 if world.now >= until {
-                    return Err(Error::Timeout { member: target, limit: self.time_limit });
+                    return Err(deadline::timeout(target, self.time_limit));
                 }
                 Ok(world.block(Wait::Completion(address), until))
             })?;
@@ -504,6 +508,14 @@ impl Engine for Sim {
         with_world(self.world, |world| world.link == Link::Memory) == Some(true)
     }
 
+    fn is_member_mapped(&self, member: MemberId) -> bool {
+        self.is_target_mapped(member)
+    }
+
+    fn is_serving_dead(&self) -> bool {
+        with_world(self.world, |world| world.is_serving_dead(self.member)) == Some(true)
+    }
+
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {
         self.step(Call::range(What::Send, to, 0, bytes.len() as u64))?;
         let mut until = None;
@@ -514,9 +526,11 @@ impl Engine for Sim {
                     world.send(self.member, to.0, port, bytes);
                     return Ok(None);
                 }
-                let until = *until.get_or_insert(Time(world.now).after(self.time_limit).0);
+                let until = *until.get_or_insert_with(|| {
+                    deadline::until_answer(Time(world.now), self.time_limit, to).0
+                });
                 if world.now >= until {
-                    return Err(Error::Timeout { member: to, limit: self.time_limit });
+                    return Err(deadline::timeout(to, self.time_limit));
                 }
                 Ok(Some(world.wait_for_room(to.0, until)))
             })??;

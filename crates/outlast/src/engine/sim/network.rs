@@ -169,6 +169,8 @@ pub(super) struct Request {
     /// was done.
     knowledge: Rc<Knowledge>,
     begun: bool,
+    /// Whether its last phase is done.
+    is_served: bool,
     lost: bool,
     /// The target's answer.
     answer: Option<Result<Done>>,
@@ -481,6 +483,7 @@ impl World {
             subset,
             knowledge: self.knowledge(source).clone(),
             begun: false,
+            is_served: false,
             lost: false,
             answer: None,
             consumer,
@@ -536,10 +539,10 @@ impl World {
     pub(super) fn serve(&mut self, index: u32, last: bool, time: u64) {
         let request = &self.requests[index as usize];
         let (source, target) = (request.source, request.target);
-        if self.members[target as usize].life != Life::Living
-            || self.is_lost(source, target, time)
-            || self.knows_dead(target, source)
-        {
+        // On a node of several members a request is completed that was begun before the death.
+        let is_refused = !(request.begun && self.has_mates(target))
+            && (self.is_lost(source, target, time) || self.knows_dead(target, source));
+        if self.members[target as usize].life != Life::Living || is_refused {
             self.requests[index as usize].lost = true;
         }
         if !self.requests[index as usize].lost {
@@ -553,6 +556,7 @@ impl World {
             return;
         }
         let request = &mut self.requests[index as usize];
+        request.is_served = true;
         let bytes = request.wanted.bytes().1;
         if request.answer.is_none() {
             request.answer = Some(Ok(match &mut request.wanted {
@@ -565,6 +569,21 @@ impl World {
         self.requests[index as usize].knowledge = knowledge;
         let time = self.arrival(Lane::Answers, target, source, bytes);
         self.push(time, Event::Respond { request: index });
+    }
+
+    /// Whether a member of a node is in the middle of a request of a member that its view has as
+    /// dead.
+    pub(super) fn is_serving_dead(&self, member: u32) -> bool {
+        let is_in_progress = |request: &Request| {
+            request.begun
+                && !request.is_served
+                && !request.lost
+                && !request.over
+                && self.are_mates(member, request.target)
+                && self.members[request.target as usize].life == Life::Living
+                && self.knows_dead(member, request.source)
+        };
+        self.has_mates(member) && self.requests.iter().any(is_in_progress)
     }
 
     fn serve_phase(&mut self, index: u32) {

@@ -114,6 +114,11 @@ pub struct Options {
     pub keeps_dead_segments: bool,
     /// The failure domain of each member; empty for members after the end of the list.
     pub domains: Vec<String>,
+    /// The node of each member on the network link; each member after the end of the list has a
+    /// node of its own. The members of a node map each other's memory and share a view, as on mpi,
+    /// and a member that is stopped in the middle of a request completes it later, also if its
+    /// requester has died ([`crate::Job::is_serving_dead`]).
+    pub nodes: Vec<usize>,
     /// Times from a cost model instead of random times.
     pub cost: Option<Cost>,
     /// The run counts as hung after this many engine steps.
@@ -140,6 +145,7 @@ impl Default for Options {
             message_credit: MESSAGE_CREDIT,
             keeps_dead_segments: false,
             domains: Vec::new(),
+            nodes: Vec::new(),
             cost: None,
             steps_max: 50_000_000,
             time_max: Time(3_600_000_000_000),

@@ -242,8 +242,11 @@ pub(super) struct World {
     pub(super) members: Vec<Member>,
     actors: Vec<Actor>,
     pub(super) free_actors: Vec<u32>,
-    /// A single entry on the memory link, an entry for each member on the network link.
+    /// The views of all members; see `view_of`.
     pub(super) knowledge: Vec<Rc<Knowledge>>,
+    /// For each member the first member of its node, whose view it shares. On the memory link all
+    /// members are of a single node.
+    pub(super) view_of: Vec<usize>,
     pub(super) requests: Vec<Request>,
     pub(super) free_requests: Vec<u32>,
     pub(super) flights: Vec<Option<Flight>>,
@@ -299,7 +302,15 @@ impl World {
                 interface_free_at: 0,
             })
             .collect();
-        let views = if options.link == Link::Memory { 1 } else { count };
+        let view_of: Vec<usize> = (0..count)
+            .map(|member| match (options.link, options.nodes.get(member)) {
+                (Link::Memory, _) => 0,
+                (Link::Network, None) => member,
+                (Link::Network, node) => {
+                    options.nodes.iter().position(|other| Some(other) == node).unwrap_or(member)
+                }
+            })
+            .collect();
         let mut world = World {
             id,
             link: options.link,
@@ -323,7 +334,8 @@ impl World {
             members,
             actors: Vec::with_capacity(count * 2),
             free_actors: Vec::new(),
-            knowledge: vec![Rc::default(); views],
+            knowledge: vec![Rc::default(); count],
+            view_of,
             requests: Vec::new(),
             free_requests: Vec::new(),
             flights: Vec::new(),

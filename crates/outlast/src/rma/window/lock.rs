@@ -354,17 +354,21 @@ impl SharedWindow {
     /// The check at the beginning of every access to `target`: this member still holds the lock
     /// that it took. Without a lock, an error unless `may_be_open` and the window needs no lock.
     pub(super) fn check_lock_held(&self, target: usize, may_be_open: bool) -> WindowResult<()> {
-        let held = lock(&self.state).held.get(&target).copied();
-        let Some(held) = held.filter(|held| !held.is_pending) else {
+        let without_lock = || {
             let is_fine = may_be_open && self.is_open;
-            return if is_fine { Ok(()) } else { Err(WindowError::NotLocked { target }) };
+            if is_fine { Ok(()) } else { Err(WindowError::NotLocked { target }) }
         };
+        let held = lock(&self.state).held.get(&target).copied();
+        let Some(held) = held.filter(|held| !held.is_pending) else { return without_lock() };
         match self.load(target, held.word(self)) {
             Ok(found) if found == held.stamp => Ok(()),
-            Ok(_) => {
-                self.forget_lock(target, held.stamp);
+            // A release marks the lock as pending before it removes the stamp. Without the mark,
+            // another member removed the stamp.
+            Ok(_) if self.forget_usable_lock(target, held.stamp) => {
                 Err(WindowError::LockLost { target })
             }
+            // Another activity has released it meanwhile.
+            Ok(_) => without_lock(),
             Err(error) => {
                 if matches!(error, WindowError::ProcFailed { .. }) {
                     self.forget_lock(target, held.stamp);
@@ -420,6 +424,17 @@ impl SharedWindow {
         let found = swapped?;
         self.ring_waiting(target);
         if found == held.stamp { Ok(()) } else { Err(WindowError::LockLost { target }) }
+    }
+
+    /// Forgets a lock that no activity is taking or releasing. Returns whether there was one.
+    fn forget_usable_lock(&self, target: usize, stamp: u64) -> bool {
+        let mut state = lock(&self.state);
+        let is_usable =
+            state.held.get(&target).is_some_and(|held| held.stamp == stamp && !held.is_pending);
+        if is_usable {
+            state.held.remove(&target);
+        }
+        is_usable
     }
 
     fn forget_lock(&self, target: usize, stamp: u64) {

@@ -34,7 +34,12 @@ impl Store {
     /// copied before the call returns. Later calls of this member see the value. Bad input is an
     /// error at once; every other error comes from `flush`. The call may wait for earlier calls,
     /// since the number of calls in flight is bounded.
-    pub fn put_nb(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
+    #[inline]
+    pub fn put_nb(&self, key: impl AsRef<[u8]>, value: &[u8]) -> StoreResult<()> {
+        self.put_bytes_nb(key.as_ref(), value)
+    }
+
+    fn put_bytes_nb(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
         match self.put(key, value) {
             Ok(_) => Ok(()),
             Err(
@@ -51,7 +56,7 @@ impl Store {
 
     /// Begins to read a key. The value is as of some moment between this call and the end of
     /// [`PendingGet::wait`].
-    pub fn get_nb(&self, key: &[u8]) -> PendingGet {
+    pub fn get_nb(&self, key: impl AsRef<[u8]>) -> PendingGet {
         PendingGet(self.get(key))
     }
 
@@ -70,7 +75,7 @@ impl Store {
         &self,
         pairs: impl IntoIterator<Item = (K, V)>,
     ) -> StoreResult<Vec<Version>> {
-        pairs.into_iter().map(|(key, value)| self.put(key.as_ref(), value.as_ref())).collect()
+        pairs.into_iter().map(|(key, value)| self.put(key, value.as_ref())).collect()
     }
 
     /// Returns the values of many keys, each as of some moment during the call.
@@ -78,6 +83,6 @@ impl Store {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> StoreResult<Vec<Option<Value>>> {
-        keys.into_iter().map(|key| self.get(key.as_ref())).collect()
+        keys.into_iter().map(|key| self.get(key)).collect()
     }
 }

@@ -93,6 +93,9 @@ impl Store {
     /// *unfreeze*: ends the write freeze. Returns whether writes were frozen until now.
     pub(crate) fn unfreeze(&self) -> bool {
         let until = self.state.freeze.0.swap(0, Ordering::SeqCst);
+        if until != 0 {
+            self.state.counts.cuts.fetch_add(1, Ordering::Relaxed);
+        }
         // The bell wakes the writers that wait for the end of the freeze.
         let _ = self.state.job.ring(self.state.me());
         until != 0
@@ -103,10 +106,8 @@ impl Store {
         let state = &*self.state;
         let op = match RecordOp::begin(state) {
             Ok(op) => op,
-            Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen | OpError::Lost(_)) => {
-                return Ok(None);
-            }
             Err(OpError::Fail(error)) => return Err(error),
+            Err(_) => return Ok(None),
         };
         lock(&state.gate.readers).push(op.participant);
         let mut part =
@@ -117,10 +118,10 @@ impl Store {
         for partition in 0..state.placement.partitions {
             match part.list(partition) {
                 Ok(()) => {}
-                Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => return Ok(None),
                 Err(OpError::Lost(_)) if state.salvage_is_on => return Ok(None),
                 Err(OpError::Lost(partition)) => return Err(StoreError::DataLost { partition }),
                 Err(OpError::Fail(error)) => return Err(error),
+                Err(_) => return Ok(None),
             }
         }
         if !part.op.is_current() {

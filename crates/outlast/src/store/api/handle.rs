@@ -55,7 +55,12 @@ impl fmt::Debug for KeyHandle {
 
 impl Store {
     /// Makes a handle for a key, which need not exist yet.
-    pub fn handle(&self, key: &[u8]) -> StoreResult<KeyHandle> {
+    #[inline]
+    pub fn handle(&self, key: impl AsRef<[u8]>) -> StoreResult<KeyHandle> {
+        self.handle_of(key.as_ref())
+    }
+
+    fn handle_of(&self, key: &[u8]) -> StoreResult<KeyHandle> {
         check_key(key)?;
         let KeyRef { hash, partition, .. } = self.state.key_ref(key)?;
         let state = RefCell::new(CachedLocation::NOTHING);

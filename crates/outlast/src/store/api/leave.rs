@@ -2,6 +2,7 @@
 //! steps.
 
 use crate::engine::Time;
+use crate::engine::deadline::Deadline;
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::engine_error;
@@ -17,9 +18,9 @@ impl Store {
     /// as abandoned.
     ///
     /// Returns [`StoreError::Timeout`] if the replicas are not handed over at `deadline`. This
-    /// member is then still part of the job, and its replicas go on being handed over: call `leave`
-    /// again, or end the process without it. [`StoreError::Locked`] means that another member was
-    /// leaving until `deadline`.
+    /// member is then still part of the job. If it has told the others that it leaves, its replicas
+    /// go on being handed over: call `leave` again, or end the process without it.
+    /// [`StoreError::Locked`] means that another member was leaving until `deadline`.
     ///
     /// Members leave in sequence, and each of them moves its data. To end the whole job, use
     /// [`Store::close`]. A member leaves with all its stores: if it has further stores open, the
@@ -28,6 +29,7 @@ impl Store {
         if self.state.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
+        let _call = Deadline::call_until(deadline);
         // All members have their stores in equal order, so two leavers do not wait for each other.
         let stores: Vec<Store> = self.state.stores.usable().map(|state| Store { state }).collect();
         for store in &stores {

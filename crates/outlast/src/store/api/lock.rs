@@ -117,7 +117,8 @@ impl Store {
     /// # store.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn lock(&self, key: &[u8], deadline: Time) -> StoreResult<LockGuard> {
+    pub fn lock(&self, key: impl AsRef<[u8]>, deadline: Time) -> StoreResult<LockGuard> {
+        let key = key.as_ref();
         check_key(key)?;
         self.lock_any(key, deadline)
     }
@@ -129,6 +130,7 @@ impl Store {
         deadline: Time,
     ) -> StoreResult<LockGuard> {
         let (state, job) = (&self.state, &self.state.job);
+        let _call = state.begin_wait(deadline);
         // Relaxed is enough: a nonce only has to be unique.
         let nonce = state.locks.nonce.fetch_add(1, Ordering::Relaxed);
         let claim = Claim { holder: job.me(), nonce };

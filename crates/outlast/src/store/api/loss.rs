@@ -48,7 +48,8 @@ impl Store {
 
     /// Returns the partition of a key, as [`StoreError::DataLost`] and [`Store::lost_partitions`]
     /// name it.
-    pub fn partition_of(&self, key: &[u8]) -> StoreResult<usize> {
+    pub fn partition_of(&self, key: impl AsRef<[u8]>) -> StoreResult<usize> {
+        let key = key.as_ref();
         check_len(key)?;
         Ok(self.state.placement.partition(hash_key(key)))
     }

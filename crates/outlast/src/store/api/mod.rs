@@ -35,6 +35,8 @@
 pub(in crate::store) mod batch;
 pub(in crate::store) mod cut;
 pub(in crate::store) mod deaths;
+#[cfg(feature = "async")]
+pub(in crate::store) mod future;
 pub(in crate::store) mod handle;
 pub(in crate::store) mod leave;
 pub(in crate::store) mod list;
@@ -46,6 +48,6 @@ pub(in crate::store) mod repair;
 pub(in crate::store) mod stats;
 pub(in crate::store) mod store;
 pub(in crate::store) mod transaction;
-#[cfg(feature = "serde")]
+#[cfg(any(feature = "serde", feature = "postcard"))]
 pub(in crate::store) mod typed;
 pub(in crate::store) mod wait;

@@ -14,6 +14,7 @@
 //! takes its block with it, and repair does not bring it back: the pinned version is readable as
 //! long as a replica that the pin names lives.
 
+use crate::engine::deadline::Deadline;
 use crate::engine::{Epoch, Error, MemberId};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
@@ -66,7 +67,12 @@ impl Store {
     /// # store.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn pin(&self, key: &[u8]) -> StoreResult<Option<Pin>> {
+    #[inline]
+    pub fn pin(&self, key: impl AsRef<[u8]>) -> StoreResult<Option<Pin>> {
+        self.pin_bytes(key.as_ref())
+    }
+
+    fn pin_bytes(&self, key: &[u8]) -> StoreResult<Option<Pin>> {
         let (state, key) = (&self.state, self.state.key_ref(key)?);
         let slot = state.claim_pin()?;
         let pinned = state
@@ -118,10 +124,16 @@ impl Pin {
             );
             return Err(StoreError::Invalid { reason });
         }
+        let (state, job) = (&self.store.state, &self.store.state.job);
         let mut result = Err(StoreError::DataLost { partition: self.partition });
-        for &(replica, offset) in &self.places {
+        let _call = state.begin_call();
+        let until = job.deadline();
+        for (index, &(replica, offset)) in self.places.iter().enumerate() {
             let start = offset + value_start(len) + from;
-            match self.store.state.job.get(Epoch::ANY, replica, start, buffer) {
+            // The replicas share the time of the call.
+            let (now, left) = (job.now(), (self.places.len() - index) as u32);
+            let _share = Deadline::call_until(now.after(until.since(now) / left));
+            match job.get(Epoch::ANY, replica, start, buffer) {
                 Ok(()) => return Ok(()),
                 Err(Error::Dead { .. }) => {}
                 // Another replica may answer.

@@ -5,6 +5,7 @@
 //! of *repair*. A member branches only on the result of an agreement and on the recovery decision,
 //! which are identical at all members.
 
+use crate::engine::deadline::Deadline;
 use crate::engine::{MemberId, MemberSet, View};
 use crate::rma;
 use crate::rma::Communicator;
@@ -158,8 +159,8 @@ impl Store {
     /// The recovery waits for a member that does not take part until that member is dead, or until
     /// the job's time limit. Then it returns [`StoreError::Timeout`], nothing is changed, and it
     /// may be called again. There is a single exception: if a replica did not answer when the
-    /// decision was written, the recovery may turn out to have happened, at all members. The next
-    /// recovery then begins after it.
+    /// decision was written, or when the changes of this member were applied, the recovery may turn
+    /// out to have happened, at all members. The next recovery then begins after it.
     ///
     /// If the store's own record of recoveries is lost, the call returns [`StoreError::DataLost`].
     /// Call [`Store::accept_loss`] and then `recover` again. The procedures then get all deaths
@@ -192,10 +193,13 @@ impl Store {
         &self,
         mut procedure: impl FnMut(&mut Transaction, &[Death]) -> Result<T, E>,
     ) -> Result<T, E> {
+        let job = &self.state.job;
+        let _call = self.state.begin_call();
         loop {
             let mut recovery = self.recover_begin()?;
             let Recovery { tx, deaths, .. } = &mut recovery;
-            let result = catch_unwind(AssertUnwindSafe(|| procedure(tx, deaths)));
+            let procedure = || catch_unwind(AssertUnwindSafe(|| procedure(tx, deaths)));
+            let result = Deadline::program(|| job.now(), procedure);
             let reason = match &result {
                 Ok(Ok(_)) => None,
                 Ok(Err(_)) => Some("returned an error"),
@@ -246,7 +250,8 @@ impl Store {
         // The communicator is read after `Turn::take`: the recovery of another thread may have
         // replaced it before.
         let mut communicator = self.check_global("recover()")?;
-        let until = job.now().after(job.time_limit());
+        let _call = state.begin_call();
+        let until = job.deadline();
         state.close_gate(&communicator, until)?;
         loop {
             if job.now() >= until {
@@ -343,6 +348,7 @@ impl Recovery {
     /// [`StoreError::Revoked`] means that another member died or came back late: nothing has
     /// changed, and the recovery has to begin again. For other errors see [`Store::recover`].
     pub fn end(mut self) -> StoreResult<()> {
+        let _call = self.turn.0.begin_call();
         let prepared = self.tx.prepare();
         let (flags, reason) = match &prepared {
             Ok(()) => (ALL_WELL, None),
@@ -365,6 +371,7 @@ impl Recovery {
     /// has failed. [`StoreError::Revoked`] means that a member has died meanwhile, so that all
     /// members begin again in any case.
     pub fn fail(mut self, reason: &str) -> StoreResult<()> {
+        let _call = self.turn.0.begin_call();
         self.tx.abort();
         let reason = format!("the procedure of {} {reason}", self.turn.0.me());
         match self.vote(CALM, Some(reason))? {
@@ -787,6 +794,48 @@ mod tests {
                     let whom = expect_timeout(store.state.close_gate(&communicator, until));
                     assert_eq!(whom, replica);
                     job.inject(Fault::Resume(replica)).expect("a fault");
+                    let until = job.now().after(Duration::from_secs(1));
+                    store.state.close_gate(&communicator, until).expect("closed");
+                    is_over.set(true);
+                }
+                nap(&job, "the member with a straggler", || is_over.get());
+                store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A replica is late and then answers, while a call of this member still waits for another
+    /// replica. The timeout of *close_gate* names the other replica.
+    #[test]
+    fn a_timeout_names_no_member_that_has_answered_meanwhile() {
+        for seed in [1, 3, 5, 7] {
+            let is_over = Rc::new(Cell::new(false));
+            run(seed, 4, move |job| {
+                let store = open(&job, 1);
+                let [late, stopped] = [0, 2].map(MemberId);
+                let [first, second] = [late, stopped].map(|replica| key_at(&store, replica, 0));
+                job.sleep(Duration::from_secs(1));
+                if job.me() == MemberId(1) {
+                    let communicator = store.state.coordinated.communicator().expect("global");
+                    job.inject(Fault::Stop(late)).expect("a fault");
+                    assert_eq!(expect_timeout(store.put(&first, b"late")), late);
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    let (mine, other) = (job.clone(), store.clone());
+                    let put = move || assert_eq!(expect_timeout(other.put(&second, b"v")), stopped);
+                    let puts = job.spawn("puts", Box::new(put)).expect("an activity");
+                    let resume = move || {
+                        mine.sleep(Duration::from_secs(1));
+                        mine.inject(Fault::Resume(late)).expect("a fault");
+                    };
+                    job.spawn("resumes", Box::new(resume)).expect("an activity");
+                    // The put begins, and its wait ends a little after that of *close_gate*.
+                    job.sleep(Duration::from_micros(seed * 100));
+                    let until = job.now().after(job.time_limit() - Duration::from_millis(1));
+                    let whom = expect_timeout(store.state.close_gate(&communicator, until));
+                    assert_eq!(whom, stopped, "seed {seed}");
+                    nap(&job, "the end of the put", || puts.is_finished());
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
                     let until = job.now().after(Duration::from_secs(1));
                     store.state.close_gate(&communicator, until).expect("closed");
                     is_over.set(true);

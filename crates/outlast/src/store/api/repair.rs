@@ -27,6 +27,7 @@ impl Store {
     /// Returns the progress of repair at that time.
     pub fn wait_repaired(&self, deadline: Time) -> StoreResult<RepairStatus> {
         let job = &self.state.job;
+        let _call = self.state.begin_wait(deadline);
         loop {
             let status = self.repair_status()?;
             if status.is_repaired() || job.now() >= deadline {

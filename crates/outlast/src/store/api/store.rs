@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 /// A store in the memory of the job's members.
 ///
 /// A clone is a further reference to this member's store. All calls may be made from any thread.
-/// The [module page](crate::store) has an overview of the calls, the promises, and what happens
+/// A key is anything that has bytes: `"name"`, `b"name"`, a `String`, a `Vec<u8>`, an array. The
+/// [module page](crate::store) has an overview of the calls, the promises, and what happens
 /// after a death.
 #[derive(Clone)]
 pub struct Store {
@@ -96,28 +97,97 @@ impl Store {
     }
 
     /// Sets a key. `Ok` means that every complete replica holds the value, and returns its version.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
-        check_key(key)?;
-        self.state.sample(&self.state.counts.put, || self.state.put_by_key(key, value))
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: &[u8]) -> StoreResult<Version> {
+        self.put_bytes(key.as_ref(), value)
     }
 
     /// Sets a key to the bytes of all parts together, as [`Store::put`] does. On one machine, when
     /// this member wrote the key last, each part is copied straight to the replicas. Otherwise, and
     /// if the store has checksums, the parts are joined first.
-    pub fn put_parts(&self, key: &[u8], parts: &[&[u8]]) -> StoreResult<Version> {
-        check_key(key)?;
-        self.state.sample(&self.state.counts.put, || self.state.put_parts_by_key(key, parts))
+    #[inline]
+    pub fn put_parts(&self, key: impl AsRef<[u8]>, parts: &[&[u8]]) -> StoreResult<Version> {
+        self.put_parts_bytes(key.as_ref(), parts)
     }
 
     /// Sets a key if the condition holds. Otherwise returns [`StoreError::Conflict`] with the
     /// current version.
-    pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
+    #[inline]
+    pub fn put_if(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: &[u8],
+        expect: Expect,
+    ) -> StoreResult<Version> {
+        self.put_if_bytes(key.as_ref(), value, expect)
+    }
+
+    /// Deletes a key. Returns whether the key existed.
+    #[inline]
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> StoreResult<bool> {
+        self.delete_bytes(key.as_ref())
+    }
+
+    /// Adds to the number of 8 bytes, little-endian, that a key holds, and returns the sum. A key
+    /// that does not exist counts as 0. An overflow wraps around. [`StoreError::WrongType`] means
+    /// that the value does not have 8 bytes.
+    #[inline]
+    pub fn add(&self, key: impl AsRef<[u8]>, delta: i64) -> StoreResult<i64> {
+        self.add_bytes(key.as_ref(), delta)
+    }
+
+    /// Returns the value of a key; `None` if the key does not exist.
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> StoreResult<Option<Value>> {
+        self.get_bytes(key.as_ref())
+    }
+
+    /// Copies the value of a key into `buffer`. Returns its length and version, or `None` if the
+    /// key does not exist. [`StoreError::BufferTooSmall`] names the length that is needed.
+    #[inline]
+    pub fn get_into(
+        &self,
+        key: impl AsRef<[u8]>,
+        buffer: &mut [u8],
+    ) -> StoreResult<Option<(usize, Version)>> {
+        self.get_bytes_into(key.as_ref(), buffer)
+    }
+
+    /// Returns whether a key exists.
+    #[inline]
+    pub fn exists(&self, key: impl AsRef<[u8]>) -> StoreResult<bool> {
+        self.exists_bytes(key.as_ref())
+    }
+
+    /// Closes the store at this member. The call waits until all living members close it, or
+    /// returns [`StoreError::Timeout`] at the job's time limit; the store is closed in both cases,
+    /// and its content is gone when all members have closed it. Its memory goes back to the segment
+    /// when all living members have closed it, and this member has dropped all clones of the store
+    /// and all handles, pins and transactions.
+    pub fn close(&self) -> StoreResult<()> {
+        self.state.close()
+    }
+}
+
+/// The calls above for a key of bytes. They are compiled once, in this crate, whatever types the
+/// keys of a program have.
+impl Store {
+    fn put_bytes(&self, key: &[u8], value: &[u8]) -> StoreResult<Version> {
+        check_key(key)?;
+        self.state.sample(&self.state.counts.put, || self.state.put_by_key(key, value))
+    }
+
+    fn put_parts_bytes(&self, key: &[u8], parts: &[&[u8]]) -> StoreResult<Version> {
+        check_key(key)?;
+        self.state.sample(&self.state.counts.put, || self.state.put_parts_by_key(key, parts))
+    }
+
+    fn put_if_bytes(&self, key: &[u8], value: &[u8], expect: Expect) -> StoreResult<Version> {
         check_key(key)?;
         self.state.put_if_by_key(key, value, expect)
     }
 
-    /// Deletes a key. Returns whether the key existed.
-    pub fn delete(&self, key: &[u8]) -> StoreResult<bool> {
+    fn delete_bytes(&self, key: &[u8]) -> StoreResult<bool> {
         check_key(key)?;
         let written = self.state.write(key, false, |current, _| {
             Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
@@ -125,23 +195,21 @@ impl Store {
         Ok(written.is_some())
     }
 
-    /// Adds to the number of 8 bytes, little-endian, that a key holds, and returns the sum. A key
-    /// that does not exist counts as 0. An overflow wraps around. [`StoreError::WrongType`] means
-    /// that the value does not have 8 bytes.
-    pub fn add(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
+    fn add_bytes(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
         check_key(key)?;
         self.state.add_by_key(key, delta)
     }
 
-    /// Returns the value of a key; `None` if the key does not exist.
-    pub fn get(&self, key: &[u8]) -> StoreResult<Option<Value>> {
+    fn get_bytes(&self, key: &[u8]) -> StoreResult<Option<Value>> {
         let get = || self.state.read(key, |op, found| found.to_value(op, key));
         self.state.sample(&self.state.counts.get, get)
     }
 
-    /// Copies the value of a key into `buffer`. Returns its length and version, or `None` if the
-    /// key does not exist. [`StoreError::BufferTooSmall`] names the length that is needed.
-    pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> StoreResult<Option<(usize, Version)>> {
+    fn get_bytes_into(
+        &self,
+        key: &[u8],
+        buffer: &mut [u8],
+    ) -> StoreResult<Option<(usize, Version)>> {
         let key = self.state.key_ref(key)?;
         match self.state.job.is_mapped() {
             true => self.state.read_into(&key, None, buffer),
@@ -152,17 +220,7 @@ impl Store {
         }
     }
 
-    /// Returns whether a key exists.
-    pub fn exists(&self, key: &[u8]) -> StoreResult<bool> {
+    fn exists_bytes(&self, key: &[u8]) -> StoreResult<bool> {
         Ok(self.state.read(key, |_, _| Ok(()))?.is_some())
-    }
-
-    /// Closes the store at this member. The call waits until all living members close it, or
-    /// returns [`StoreError::Timeout`] at the job's time limit; the store is closed in both cases,
-    /// and its content is gone when all members have closed it. Its memory goes back to the segment
-    /// when all living members have closed it, and this member has dropped all clones of the store
-    /// and all handles, pins and transactions.
-    pub fn close(&self) -> StoreResult<()> {
-        self.state.close()
     }
 }

@@ -1,6 +1,7 @@
 //! Running transactions: a closure that is tried again, or a handle.
 //! `docs/protocol/transactions.md` has the protocol, and the folder `tx` implements it.
 
+use crate::engine::deadline::Deadline;
 use crate::store::api::store::Store;
 use crate::store::error::StoreError;
 use crate::store::tx::state::Inside;
@@ -12,10 +13,12 @@ impl Store {
     /// [`Transaction`] happen at a single moment, or none of them does.
     ///
     /// If a call of another member or thread is faster, the closure is run again, after a pause
-    /// that grows, until the job's time limit ([`StoreError::Contended`]). So the closure should
-    /// have no other effects. An error or a panic of the closure aborts the transaction and is
-    /// passed on. What the closure returns, a value or an error, counts only if all values that it
-    /// has read existed together at a single moment. Otherwise the closure is run again.
+    /// that grows, until the job's time limit ([`StoreError::Contended`]). All calls of the
+    /// transaction share this time limit, unless the closure itself takes longer. Since the closure
+    /// may run several times, it should have no other effects. An error or a panic of the closure
+    /// aborts the transaction and is passed on. What the closure returns, a value or an error,
+    /// counts only if all values that it has read existed together at a single moment. Otherwise
+    /// the closure is run again.
     ///
     /// ```
     /// use outlast::store::{Options, Store, StoreError};
@@ -41,10 +44,11 @@ impl Store {
     ) -> Result<T, E> {
         let job = &self.state.job;
         let _inside = Inside::enter(&self.state)?;
+        let _call = self.state.begin_call();
         let mut until = None;
         let mut tx = self.begin();
         loop {
-            let error = match body(&mut tx) {
+            let error = match Deadline::program(|| job.now(), || body(&mut tx)) {
                 Ok(value) => match tx.commit() {
                     Ok(()) => return Ok(value),
                     Err(error) => E::from(error),
@@ -64,8 +68,7 @@ impl Store {
             if tx.over != Some(FAILED) {
                 return Err(error);
             }
-            let now = job.now();
-            if now >= *until.get_or_insert(now.after(job.time_limit())) {
+            if job.now() >= *until.get_or_insert_with(|| job.deadline()) {
                 return Err(StoreError::Contended { attempts: tx.attempts + 1 }.into());
             }
             tx.back_off();

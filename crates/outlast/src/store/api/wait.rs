@@ -22,16 +22,34 @@ pub enum WaitOutcome {
     TimedOut,
 }
 
+/// What a wait is for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::api) struct Wanted {
+    pub(in crate::store::api) newer_than: Option<Version>,
+    pub(in crate::store::api) deadline: Time,
+    /// The member whose death ends the wait.
+    pub(in crate::store::api) member: Option<MemberId>,
+}
+
+/// What a waiter has found.
+pub(in crate::store::api) enum Look {
+    /// The wait has ended.
+    Over(WaitOutcome),
+    /// Nothing yet. The waiter looks again when its bell has rung, and at this time at the latest.
+    Again(Time),
+}
+
 impl Store {
     /// Waits until a key exists with a version newer than `newer_than`, or with any version if that
     /// is `None`. Returns `None` at the deadline.
     pub fn wait(
         &self,
-        key: &[u8],
+        key: impl AsRef<[u8]>,
         newer_than: Option<Version>,
         deadline: Time,
     ) -> StoreResult<Option<Value>> {
-        Ok(match self.wait_until(key, newer_than, deadline, None)? {
+        let wanted = Wanted { newer_than, deadline, member: None };
+        Ok(match self.wait_until(key.as_ref(), &wanted)? {
             WaitOutcome::Value(value) => Some(value),
             WaitOutcome::Died(_) | WaitOutcome::TimedOut => None,
         })
@@ -42,46 +60,51 @@ impl Store {
     /// [`WaitOutcome::Value`].
     pub fn wait_or_death(
         &self,
-        key: &[u8],
+        key: impl AsRef<[u8]>,
         newer_than: Option<Version>,
         deadline: Time,
         member: MemberId,
     ) -> StoreResult<WaitOutcome> {
-        self.wait_until(key, newer_than, deadline, Some(member))
+        let wanted = Wanted { newer_than, deadline, member: Some(member) };
+        self.wait_until(key.as_ref(), &wanted)
     }
 
-    fn wait_until(
-        &self,
-        key: &[u8],
-        newer_than: Option<Version>,
-        deadline: Time,
-        member: Option<MemberId>,
-    ) -> StoreResult<WaitOutcome> {
+    fn wait_until(&self, key: &[u8], wanted: &Wanted) -> StoreResult<WaitOutcome> {
         let job = &self.state.job;
+        let _call = self.state.begin_wait(wanted.deadline);
         loop {
             let bell = job.bell();
-            // The check comes before the read of the key: the read then finds what the dead member
-            // has published.
-            let died = member.filter(|&member| !job.view().is_living(member));
-            self.state.announce_waiter(key)?;
-            if let Some(value) = self.get(key)?
-                && newer_than.is_none_or(|seen| value.version > seen)
-            {
-                return Ok(WaitOutcome::Value(value));
+            match self.look_for(key, wanted)? {
+                Look::Over(outcome) => return Ok(outcome),
+                Look::Again(until) => job.park(bell, until),
             }
-            if let Some(member) = died {
-                return Ok(WaitOutcome::Died(member));
-            }
-            if job.now() >= deadline {
-                return Ok(WaitOutcome::TimedOut);
-            }
-            // The committer may be stopped after the commit and before it rings the bells, while
-            // other members have seen the transaction through another key.
-            let is_locked = self.state.is_locked(key)?;
-            job.park(
-                bell,
-                if is_locked { deadline.min(job.now().after(LOCKED)) } else { deadline },
-            );
         }
+    }
+
+    /// Looks once at a key that a waiter waits for, and asks that its next change rings the bell of
+    /// this member. The waiter reads its bell before the call.
+    pub(in crate::store::api) fn look_for(&self, key: &[u8], wanted: &Wanted) -> StoreResult<Look> {
+        let job = &self.state.job;
+        // The check comes before the read of the key: the read then finds what the dead member has
+        // published.
+        let died = wanted.member.filter(|&member| !job.view().is_living(member));
+        self.state.announce_waiter(key)?;
+        let get = || self.state.read_at_primary(key, |op, found| found.to_value(op, key));
+        if let Some(value) = self.state.sample(&self.state.counts.get, get)?
+            && wanted.newer_than.is_none_or(|seen| value.version > seen)
+        {
+            return Ok(Look::Over(WaitOutcome::Value(value)));
+        }
+        if let Some(member) = died {
+            return Ok(Look::Over(WaitOutcome::Died(member)));
+        }
+        if job.now() >= wanted.deadline {
+            return Ok(Look::Over(WaitOutcome::TimedOut));
+        }
+        // The committer may be stopped after the commit and before it rings the bells, while other
+        // members have seen the transaction through another key.
+        let is_locked = self.state.is_locked(key)?;
+        let soon = job.now().after(LOCKED);
+        Ok(Look::Again(if is_locked { wanted.deadline.min(soon) } else { wanted.deadline }))
     }
 }

@@ -18,8 +18,14 @@
 //! | `remove_some` | removes the records of deleted keys | |
 //! | `reclaim_some` | takes back blocks | takes the blocks that the dead held |
 //! | `give_back_some` | returns large blocks to their replicas | |
+//! | `recall_some` | returns blocks that replicas recall, answers members that need blocks | stops waiting for the dead |
 //! | `watch_stragglers` | checks which stragglers have landed | drops stragglers to the dead |
 //! | `end_transactions` | ends unfinished transactions | as heir, ends orphaned intents |
+//! | `publish_status` | writes the status page for observers, also after `close` | |
+//!
+//! A service that reaches for a member waits for it for a short time only, and a member that has
+//! not answered is sent no further request until it answers the requests that it has (see
+//! `engine/deadline.rs`). So a stopped replica holds up its own repair, and nothing else.
 //!
 //! Calls act on a death without the background: the next operation uses the configuration of the
 //! new view, and a caller takes over the lock of a dead holder.
@@ -39,12 +45,15 @@ pub(in crate::store) struct Background(pub(in crate::store) Arc<StoreState>);
 impl Service for Background {
     fn run(&self, _: &Job) -> Time {
         let store = &self.0;
+        let work = store.begin_background_work();
         store.serve_messages();
+        let status = store.stores.publish_status(&store.job);
         if store.is_closed.load(Ordering::Acquire) {
-            return store.end_some();
+            let answers = store.refuse_recalls();
+            return store.end_some().min(status).min(answers);
         }
         if !store.is_open.load(Ordering::Acquire) {
-            return Time::NEVER;
+            return status;
         }
         store.begin_background();
         // The gate comes first, so that waiting calls return `Revoked` at once.
@@ -60,8 +69,10 @@ impl Service for Background {
         let removal = store.remove_some();
         let reclaiming = store.reclaim_some();
         let large_blocks = store.give_back_some();
+        let recalls = store.recall_some();
         let stragglers = store.watch_stragglers();
         let transactions = store.end_transactions();
+        store.end_background_work(&work);
         leaving
             .min(repair)
             .min(orphaned_locks)
@@ -70,8 +81,10 @@ impl Service for Background {
             .min(removal)
             .min(reclaiming)
             .min(large_blocks)
+            .min(recalls)
             .min(stragglers)
             .min(transactions)
+            .min(status)
     }
 
     fn is_over(&self) -> bool {

@@ -5,9 +5,10 @@
 //! closed store goes back to the segment when no member can reach it any more.
 //!
 //! Orderings: `is_closed` is stored SeqCst before the gate is closed for ever, and *quiet* reads
-//! the operation counters after that. So an operation finds the gate closed, or *quiet* waits for
-//! it (`gate.rs`). `is_forgotten` is relaxed: the destructor that reads it runs after all other
-//! references were dropped, which orders it behind them.
+//! the operation counters after that. So an operation finds the store closed (`Op::begin`) or, on a
+//! fast path, the gate (`gate.rs`), or *quiet* waits for it. `is_forgotten` is relaxed: the
+//! destructor that reads it runs after all other references were dropped, which orders it behind
+//! them.
 
 use crate::engine::{Error, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
@@ -64,9 +65,9 @@ impl StoreState {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
+        let _call = self.begin_call();
         self.announce_closing()?;
-        let limit = job.time_limit();
-        let until = job.now().after(limit);
+        let (limit, until) = (job.time_limit(), job.deadline());
         let result = loop {
             let bell = job.bell();
             let closing = lock(&self.closing).clone();
@@ -210,6 +211,83 @@ impl Drop for StoreState {
     fn drop(&mut self) {
         if *self.ending.is_forgotten.get_mut() && self.ending.process == std::process::id() {
             self.release_memory();
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::Epoch;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::placement::{Placement, hash_key};
+    use crate::store::segment::intent::intent_key;
+    use crate::store::testing::{nap, third_attempt};
+    use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    /// A transaction outlives its store, and is dropped when another member uses its memory for
+    /// something else: the end of the transaction changes nothing there.
+    #[test]
+    fn a_transaction_that_outlives_its_store_reaches_no_memory() {
+        for link in [Link::Memory, Link::Network] {
+            let stage = Rc::new(Cell::new(0));
+            sim::run(&SimOptions::new(2, 3).link(link), move |job: Job| {
+                let options = Options::new().replicas(2).expected_keys(64);
+                let intent = hash_key(&intent_key(MemberId(0), 0));
+                // The other member is the primary of the intent.
+                let is_right = |partitions: &usize| {
+                    let placement = Placement::new(2, 0, 2, *partitions, vec![String::new(); 2]);
+                    placement.preference(placement.partition(intent))[0] == MemberId(1)
+                };
+                let partitions = (8..64).find(is_right).expect("some number");
+                let store = Store::open(&job, options.partitions(partitions)).expect("open");
+                let wait = |until: u32| nap(&job, "the others", || stage.get() >= until);
+                if job.me() == MemberId(0) {
+                    // This member is the primary of the keys.
+                    let is_here = |key: &String| store.replicas_of(key)[0] == job.me();
+                    let names = (0..1000).map(|number| format!("key/{number}"));
+                    let keys: Vec<String> = names.filter(is_here).take(40).collect();
+                    // Free blocks of many sizes lie in the magazine afterwards.
+                    for (number, key) in keys.iter().enumerate() {
+                        store.put(key.as_bytes(), &vec![1; number * 8]).expect("put");
+                    }
+                    let tx = third_attempt(&store, |tx| {
+                        for key in &keys[..2] {
+                            tx.put(key.as_bytes(), b"new").expect("kept");
+                        }
+                    });
+                    store.close().expect("closed");
+                    stage.set(1);
+                    wait(2);
+                    drop(tx);
+                    stage.set(3);
+                } else {
+                    let opening = Arc::downgrade(&store.state);
+                    store.close().expect("closed");
+                    drop(store);
+                    wait(1);
+                    nap(&job, "the end of the opening", || opening.strong_count() == 0);
+                    let len = job.segment_len(job.me()).expect("known");
+                    let offset = job.reserve(len).expect("free");
+                    assert_eq!(offset, 0, "the memory of the store is used again");
+                    let put = job.put(Epoch::ANY, job.me(), offset, &vec![0; len as usize]);
+                    put.expect("put");
+                    stage.set(2);
+                    wait(3);
+                    let mut bytes = vec![1; len as usize];
+                    job.get(Epoch::ANY, job.me(), offset, &mut bytes).expect("read");
+                    let changed = bytes.iter().filter(|byte| **byte != 0).count();
+                    assert_eq!(changed, 0, "bytes were changed by a store that is closed");
+                    stage.set(4);
+                }
+                wait(4);
+                let _ = job.leave();
+            })
+            .expect_ok();
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Latencies of calls: a member times a sample of its puts and gets.
+//! Latencies of calls: a member times a sample of its puts and gets. An observer gets the counts
+//! ([`CallTimes`]), and computes latencies of the last seconds from two of them.
 
 use crate::store::member::state::StoreState;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,6 +35,8 @@ pub struct Latency {
 #[derive(Default)]
 pub(in crate::store) struct Counts {
     calls: AtomicU32,
+    /// The number of consistent cuts that this member took part in.
+    pub(in crate::store) cuts: AtomicU64,
     pub(in crate::store) put: Histogram,
     pub(in crate::store) get: Histogram,
 }
@@ -72,20 +75,90 @@ impl Histogram {
 
     /// Returns the percentiles of the sample; `None` before the first sample.
     pub(in crate::store) fn latency(&self) -> Option<Latency> {
-        let counts: Vec<u64> =
-            self.counts.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).collect();
-        let samples: u64 = counts.iter().sum();
+        let mut times = CallTimes::default();
+        self.add_to(&mut times);
         let max = Duration::from_nanos(self.max_ns.load(Ordering::Relaxed));
-        let at = |share: u64| {
-            let mut left = samples * share / 100;
-            let found = counts.iter().position(|&count| {
-                let is_here = left < count;
-                left = left.saturating_sub(count);
-                is_here
-            });
-            Duration::from_nanos(bucket_end(found.unwrap_or(BUCKETS - 1))).min(max)
+        let at = |percent| times.percentile(percent).map(|time| time.min(max));
+        Some(Latency { samples: times.samples(), p50: at(50)?, p99: at(99)?, max })
+    }
+
+    /// Adds the counts of this histogram.
+    pub(in crate::store::member) fn add_to(&self, times: &mut CallTimes) {
+        for (sum, count) in times.counts.iter_mut().zip(&self.counts) {
+            *sum = sum.wrapping_add(count.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// How many calls took how long: a sample of every 64th call, counted in buckets of a quarter of a
+/// doubling. Counts only grow, so the calls between two observations are their difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallTimes {
+    counts: [u32; BUCKETS],
+}
+
+impl Default for CallTimes {
+    fn default() -> CallTimes {
+        CallTimes { counts: [0; BUCKETS] }
+    }
+}
+
+impl CallTimes {
+    /// The number of words of [`CallTimes::words`].
+    pub(in crate::store::member) const WORDS: usize = BUCKETS / 2;
+
+    /// The number of calls that were timed.
+    pub fn samples(&self) -> u64 {
+        self.counts.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    /// The calls that were timed after `earlier`, which an earlier observation gave.
+    pub fn since(&self, earlier: &CallTimes) -> CallTimes {
+        let later = |bucket: usize| {
+            let (now, before) = (self.counts[bucket], earlier.counts[bucket]);
+            // A count that has fallen is that of another store.
+            if now >= before { now - before } else { now }
         };
-        (samples > 0).then(|| Latency { samples, p50: at(50), p99: at(99), max })
+        CallTimes { counts: std::array::from_fn(later) }
+    }
+
+    /// Adds the calls of another member.
+    pub fn add(&mut self, other: &CallTimes) {
+        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// The time that this percentage of the calls took at most, exact to a quarter of a doubling;
+    /// `None` without any sample.
+    pub fn percentile(&self, percent: u64) -> Option<Duration> {
+        let samples = self.samples();
+        if samples == 0 {
+            return None;
+        }
+        let mut left = samples * percent.min(100) / 100;
+        let found = self.counts.iter().position(|&count| {
+            let is_here = left < u64::from(count);
+            left = left.saturating_sub(u64::from(count));
+            is_here
+        });
+        let last = || self.counts.iter().rposition(|&count| count > 0).unwrap_or(BUCKETS - 1);
+        Some(Duration::from_nanos(bucket_end(found.unwrap_or_else(last))))
+    }
+
+    /// The counts, two in a word.
+    pub(in crate::store::member) fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        let (pairs, _) = self.counts.as_chunks::<2>();
+        pairs.iter().map(|&[low, high]| u64::from(high) << 32 | u64::from(low))
+    }
+
+    /// The counts of these words.
+    pub(in crate::store::member) fn of_words(words: &[u64]) -> CallTimes {
+        let count = |bucket: usize| {
+            let word = words.get(bucket / 2).copied().unwrap_or(0);
+            (word >> (bucket % 2 * 32)) as u32
+        };
+        CallTimes { counts: std::array::from_fn(count) }
     }
 }
 
@@ -123,5 +196,30 @@ mod tests {
         assert_eq!((latency.samples, us(latency.max)), (1000, 1000));
         assert!((500..=625).contains(&us(latency.p50)), "{latency:?}");
         assert!((990..=1000).contains(&us(latency.p99)), "{latency:?}");
+    }
+
+    #[test]
+    fn observers_get_the_calls_between_two_observations() {
+        let histogram = Histogram::default();
+        let observe = || {
+            let mut times = CallTimes::default();
+            histogram.add_to(&mut times);
+            let words: Vec<u64> = times.words().collect();
+            assert_eq!(words.len(), CallTimes::WORDS);
+            assert_eq!(CallTimes::of_words(&words), times);
+            times
+        };
+        assert_eq!(observe().percentile(50), None);
+        (0..100).for_each(|_| histogram.add(Duration::from_micros(1)));
+        let before = observe();
+        (0..10).for_each(|_| histogram.add(Duration::from_micros(100)));
+        let since = observe().since(&before);
+        let p50 = since.percentile(50).expect("ten calls");
+        assert_eq!(since.samples(), 10);
+        assert!((100..=125).contains(&p50.as_micros()), "{p50:?}");
+        assert!(observe().percentile(50).expect("calls") < Duration::from_micros(2));
+        assert_eq!(since.percentile(100), since.percentile(50));
+        // The store was closed, and another store has been opened.
+        assert_eq!(since.since(&before).samples(), 10);
     }
 }

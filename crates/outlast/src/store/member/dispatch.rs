@@ -17,21 +17,20 @@ impl StoreState {
         match message {
             // `stores.rs` handles it, since the store may not be open at this member yet.
             Message::Hello { .. } => {}
-            Message::Need { class } if class as usize <= TOMBSTONES => {
-                let answer = match self.refill_slab(class as usize) {
-                    Ok(()) => Message::Granted { class },
-                    Err(error) => Message::Refused { class, reason: error.to_string() },
-                };
-                // An answer to a dead member is dropped.
-                let _ = self.send(from, &answer);
+            Message::Need { class, waits } if class as usize <= TOMBSTONES => {
+                self.serve_need(from, class as usize, waits);
             }
-            Message::Need { .. } => {}
-            Message::Granted { class } => {
-                self.allocator.answered(from, class as usize, None);
+            Message::Recall { class } if class as usize <= TOMBSTONES => {
+                self.search(from, class as usize);
+            }
+            Message::Need { .. } | Message::Recall { .. } => {}
+            Message::Returned { class } => self.record_returned(from, class as usize),
+            Message::Granted { class, waits } => {
+                self.allocator.answered(from, class as usize, waits, None);
                 let _ = self.job.ring(self.job.me());
             }
-            Message::Refused { class, reason } => {
-                self.allocator.answered(from, class as usize, Some(reason));
+            Message::Refused { class, waits, reason } => {
+                self.allocator.answered(from, class as usize, waits, Some(reason));
                 let _ = self.job.ring(self.job.me());
             }
             Message::Give { places } => self.take_back(from, &places),

@@ -4,7 +4,7 @@
 //! operation, memory, record, tx, recovery, and this folder. [`open`] makes the state and [`close`]
 //! ends it, [`stores`] knows the stores of the job by their names and receives their messages,
 //! [`dispatch`] handles the messages of a store, [`background`] is the list of the background
-//! services, and [`counts`] times calls.
+//! services, [`counts`] times calls, and [`status`] tells observers outside of the job.
 //!
 //! # Vocabulary
 //! - *Root*: the range of a segment from which all data of the store at that member are found.
@@ -35,4 +35,5 @@ pub(in crate::store) mod counts;
 pub(in crate::store) mod dispatch;
 pub(in crate::store) mod open;
 pub(in crate::store) mod state;
+pub(in crate::store) mod status;
 pub(in crate::store) mod stores;

@@ -4,6 +4,7 @@
 //! `Hello` messages with all living members. It waits until the job's time limit, and does not wait
 //! for a dead member. `docs/protocol/opening.md` has the steps.
 
+use crate::engine::deadline::Deadline;
 use crate::engine::{Epoch, Error, MemberId, Time, View};
 use crate::job::Job;
 use crate::rma::Communicator;
@@ -56,7 +57,8 @@ impl StoreState {
     /// opening, too.
     pub(in crate::store) fn open(job: &Job, options: &Options) -> StoreResult<Arc<StoreState>> {
         let stores = Stores::of(job);
-        let until = job.now().after(job.time_limit());
+        let _call = Deadline::call(|| job.now());
+        let until = job.deadline();
         loop {
             let state = match stores.begin(job, options)? {
                 Begin::Again(state) => state,
@@ -154,6 +156,7 @@ impl StoreState {
             background: AtomicU64::new(0),
             is_listening: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            late: Mutex::default(),
             above: OnceLock::new(),
         };
         let record = RecordState {

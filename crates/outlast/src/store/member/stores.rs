@@ -6,7 +6,7 @@
 //! opening, so that a late message of an earlier opening never reaches a later opening.
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/opening.md"))]
 
-use crate::engine::{Epoch, MemberId, Message as EngineMessage, View};
+use crate::engine::{Epoch, MemberId, Message as EngineMessage, Time, View};
 use crate::job::Job;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;
@@ -25,6 +25,8 @@ pub(in crate::store) struct Stores {
     named: Mutex<BTreeMap<u64, Named>>,
     /// With salvage: the epoch whose dead segments were given back.
     discarded: Mutex<Option<Epoch>>,
+    /// When the status page is to be written next; held while it is written.
+    pub(in crate::store::member) status_due: Mutex<Option<Time>>,
 }
 
 /// What this member knows of the store of a name.
@@ -201,12 +203,23 @@ impl Stores {
         self.unclosed().into_iter().filter(is_usable)
     }
 
+    /// All openings whose memory other members may still reach.
+    fn unforgotten(&self) -> Vec<Arc<StoreState>> {
+        let stores = lock(&self.named);
+        let states = stores.values().flat_map(|named| &named.states);
+        states.filter_map(|(_, state)| state.upgrade()).collect()
+    }
+
     /// The last step of `salvage.release`: gives the segments of the dead members of a view back,
     /// once no store of the job needs them. A store that a dead member had open is known here, at
     /// least as an opening that has begun, since all living members begin it before any can use it.
+    /// An opening that this member has closed may still be needed by members that have not.
     pub(in crate::store::member) fn discard_dead_segments(&self, job: &Job, view: &View) {
-        let is_done = |state: &Arc<StoreState>| state.has_released(view.epoch);
-        if *lock(&self.discarded) == Some(view.epoch) || !self.unclosed().iter().all(is_done) {
+        let is_done = |state: &Arc<StoreState>| {
+            let is_closed = state.is_closed.load(Ordering::Acquire);
+            state.has_released(view.epoch) || is_closed && state.is_ending()
+        };
+        if *lock(&self.discarded) == Some(view.epoch) || !self.unforgotten().iter().all(is_done) {
             return;
         }
         for dead in view.dead.iter() {
@@ -269,5 +282,64 @@ impl Stores {
                 state.overtaken_by(from);
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::engine::{Fault, MemberId};
+    use crate::job::Job;
+    use crate::store::testing::{expect_timeout, nap};
+    use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    /// A member has closed a store, and the others go on with it. The member gives a dead segment
+    /// back only when they have salvaged what they need of it.
+    #[test]
+    fn a_dead_segment_is_kept_for_a_store_that_other_members_have_not_closed() {
+        let stage = Rc::new(Cell::new(0));
+        let mut options = SimOptions::new(3, 3).link(Link::Memory);
+        (options.keeps_dead_segments, options.time_limit) = (true, Duration::from_secs(1));
+        sim::run(&options, move |job: Job| {
+            let named = |name: &str| {
+                Options::new().partitions(16).expected_keys(64).salvage(true).name(name)
+            };
+            let all = Store::open(&job, named("all").replicas(3)).expect("open");
+            let some = Store::open(&job, named("some").replicas(1)).expect("open");
+            let [first, salvager, victim] = [0, 1, 2].map(MemberId);
+            let is_right = |key: &String| {
+                let partition = some.partition_of(key.as_bytes()).expect("a key");
+                some.state.placement.preference(partition)[..2] == [victim, salvager]
+            };
+            let key = (0..1000).map(|number| format!("key/{number}")).find(is_right);
+            let key = key.expect("some key").into_bytes();
+            if job.me() == first {
+                nap(&job, "the value", || stage.get() == 1);
+                assert_ne!(expect_timeout(some.close()), first);
+                job.inject(Fault::Stop(salvager)).expect("a fault");
+                job.inject(Fault::Kill(victim)).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(victim));
+                // Nothing of the other store has to be salvaged.
+                job.sleep(Duration::from_secs(2));
+                job.inject(Fault::Resume(salvager)).expect("a fault");
+                nap(&job, "the salvage", || stage.get() == 2);
+            } else if job.me() == salvager {
+                some.put(&key, b"value").expect("put");
+                stage.set(1);
+                nap(&job, "the death", || !job.view().is_living(victim));
+                let found = some.get(&key).expect("it is salvaged").expect("there");
+                assert_eq!(found.bytes(), b"value");
+                stage.set(2);
+                some.close().expect("closed");
+            } else {
+                nap(&job, "its death", || false);
+            }
+            all.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
     }
 }

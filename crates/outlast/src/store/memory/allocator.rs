@@ -1,10 +1,12 @@
 //! The allocator: taking, retiring and reusing blocks.
 //!
 //! An operation takes blocks from the magazine of its participant, then from the free list of the
-//! replica, and then asks the replica to make a slab. An operation that has swapped a block out of
-//! a head word *retires* it. A retired block is reused after a grace period. The blocks for which a
-//! magazine has no room wait in batches, a grace period for each batch, for all participants of the
-//! member together. After it they go into a magazine, or back onto the free list of their replica.
+//! replica, and then asks the replica to make a slab. If the replica does not answer soon, or has
+//! no room, the call leaves its operation and waits outside (`recall.rs`). An operation that has
+//! swapped a block out of a head word *retires* it. A retired block is reused after a grace period.
+//! The blocks for which a magazine has no room wait in batches, a grace period for each batch, for
+//! all participants of the member together. After it they go into a magazine, or back onto the free
+//! list of their replica.
 //!
 //! docs/protocol/memory.md says what the holder word names in each state of a block, and what
 //! happens if the member that has the block dies.
@@ -18,6 +20,7 @@
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
 use crate::store::memory::magazine::ROOM_MAX;
+use crate::store::memory::recall::{Recalls, SEND_PAUSE};
 use crate::store::memory::slab::Slabs;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::mutant::mutant;
@@ -64,13 +67,17 @@ const BATCHES_FAR: usize = 3;
 /// How many batches are checked in vain before the check stops.
 const LOOKED_AT: usize = 8;
 
-/// How long the background waits for a replica that is to make a slab or to salvage a partition. If
-/// the replica does it later, the next attempt finds it.
-pub(in crate::store) const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
-
 /// How long the background waits before it checks again whether the grace periods of large blocks
 /// are over.
-const PATIENCE: Duration = Duration::from_millis(50);
+pub(in crate::store::memory) const LARGE_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many blocks are given back by a message, which must be short enough for
+/// [`crate::engine::TRY_SEND_LEN_MAX`].
+const GIVE_MAX: usize = 200;
+
+/// How long a call waits for the answer of a replica inside of its operation, before it leaves the
+/// operation.
+const STAY: Duration = Duration::from_millis(5);
 
 /// How many blocks are taken from a free list at a time.
 const TAKE: usize = 4;
@@ -79,8 +86,9 @@ const TAKE: usize = 4;
 ///
 /// *Orderings.* The blocks are behind locks. `spare_count` and `batch_count` are relaxed, since
 /// they only say whether it is worth taking the lock: an outdated count delays a reuse, or takes
-/// the lock in vain. `has_large` is a flag to the background, and the bell rings after it was set.
-/// Release and acquire order it behind the batch that it announces.
+/// the lock in vain. `looking` changes under the lock of the batches alone. `has_large` is a flag
+/// to the background, and the bell rings after it was set. Release and acquire order it behind the
+/// batch that it announces.
 #[derive(Default)]
 pub(in crate::store) struct Allocator {
     /// Blocks that were taken and not used, and for which no magazine had room, by kind.
@@ -88,23 +96,28 @@ pub(in crate::store) struct Allocator {
     spare_count: AtomicUsize,
     /// Retired blocks for which no magazine had room, and which are in no batch yet.
     retired: Mutex<Vec<Place>>,
-    batches: Mutex<Vec<Batch>>,
+    pub(in crate::store::memory) batches: Mutex<Vec<Batch>>,
     batch_count: AtomicUsize,
+    /// How many activities check batches that they have taken out.
+    pub(in crate::store::memory) looking: AtomicUsize,
+    pub(in crate::store::memory) recalls: Recalls,
     /// Whether the background has to give back blocks that are too large to be kept in a magazine.
     has_large: AtomicBool,
     /// The slabs that this member has made as a replica.
     pub(in crate::store) slabs: Mutex<Slabs>,
-    /// The answers of replicas to requests for blocks of a class.
-    answers: Mutex<BTreeMap<(MemberId, usize), Answers>>,
+    /// The answers of replicas to requests for blocks of a class. Requests of calls that wait
+    /// outside of their operations are counted apart: a replica answers them after a recall, and an
+    /// answer to an earlier request must not be taken for it.
+    answers: Mutex<BTreeMap<(MemberId, usize, bool), Answers>>,
 }
 
 /// How often a replica has answered, and the reason of its last answer if that was a refusal.
 type Answers = (u64, Option<String>);
 
 /// Retired blocks that wait for a grace period.
-struct Batch {
-    blocks: Vec<Place>,
-    grace: GracePeriod,
+pub(in crate::store::memory) struct Batch {
+    pub(in crate::store::memory) blocks: Vec<Place>,
+    pub(in crate::store::memory) grace: GracePeriod,
 }
 
 impl<'a> MemoryOp<'a> {
@@ -145,24 +158,33 @@ impl<'a> MemoryOp<'a> {
         }
         let (job, allocator) = (&self.store.job, &self.store.allocator);
         // The background has other work, which must not wait for a stopped replica.
-        let limit = if self.store.is_background() { BACKGROUND_WAIT } else { job.time_limit() };
-        let until = job.now().after(limit);
-        let mut asked = None;
+        let (limit, until) = self.store.wait_for_replica();
+        // A replica that is not stopped answers at once, and the operation goes on.
+        let stay = if self.may_leave.get() { until.min(job.now().after(STAY)) } else { until };
+        let (mut asked, mut is_sent) = (None, true);
         loop {
             let bell = job.bell();
-            if replica == job.me() {
-                self.store
-                    .refill_slab(class)
-                    .map_err(|error| self.no_room(replica, class, error.to_string()))?;
+            if replica == job.me()
+                && let Err(error) = self.store.refill_slab(class)
+            {
+                if self.may_leave.get() {
+                    return Err(OpError::Needs(replica, class));
+                }
+                let reason = error.to_string();
+                self.store.recall(replica, class, false, &reason);
+                return Err(self.no_room(replica, class, reason));
             }
             // If the replica has not answered by now, reading its free list would take as long
             // again.
-            if asked.is_some() && !job.is_mapped() && job.now() >= until {
+            if asked.is_some() && !job.is_mapped() && job.now() >= stay {
+                if self.may_leave.get() {
+                    return Err(OpError::Needs(replica, class));
+                }
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
             // The answers are read before the free list: granted blocks are on the free list then,
             // unless other members have taken them.
-            let (count, refusal) = allocator.answers(replica, class);
+            let (count, refusal) = allocator.answers(replica, class, false);
             if let Some(offset) = self.pop_several(replica, class)? {
                 return Ok(offset);
             }
@@ -171,24 +193,35 @@ impl<'a> MemoryOp<'a> {
             }
             match (asked, refusal) {
                 (Some(before), _) if before == count => {}
+                // The replica has no room, and recalls blocks. Their grace period waits for this
+                // operation.
+                (Some(_), Some(_)) if self.may_leave.get() => {
+                    return Err(OpError::Needs(replica, class));
+                }
                 (Some(_), Some(reason)) => {
                     return Err(self.no_room(replica, class, reason));
                 }
                 // The replica was not asked yet, or other members have taken the granted blocks.
-                _ => {
-                    asked = Some(count);
-                    self.store.send(replica, &Message::Need { class: class as u64 })?;
-                }
+                _ => (asked, is_sent) = (Some(count), false),
             }
-            if job.now() >= until {
+            if !is_sent {
+                // A replica whose queue of messages is full has not answered yet. It is not waited
+                // for in `send`: an operation that may be left is left in time.
+                let need = Message::Need { class: class as u64, waits: false };
+                is_sent = self.store.try_send(replica, &need)?;
+            }
+            if job.now() >= stay {
+                if self.may_leave.get() {
+                    return Err(OpError::Needs(replica, class));
+                }
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
             // Every wait serves messages: the replica may be waiting for blocks of this member, in
             // its background.
             self.store.serve_messages();
             // The answer of the replica rings the bell. Its death does too, and then the next call
-            // of the engine returns an error.
-            job.park(bell, until);
+            // of the engine returns an error. Room in its queue of messages does not.
+            job.park(bell, if is_sent { stay } else { stay.min(job.now().after(SEND_PAUSE)) });
         }
     }
 
@@ -396,9 +429,15 @@ impl<'a> MemoryOp<'a> {
         if allocator.batch_count.load(Ordering::Relaxed) == 0 {
             return;
         }
+        // Recalled blocks go back in any case: other members need them more.
+        let recalled = store.recalled_kinds();
         // The batches are taken out, so that no lock is held while the counters are read. Two
         // activities that do this work on different batches.
-        let mut batches = std::mem::take(&mut *lock(&allocator.batches));
+        let mut batches = {
+            let mut batches = lock(&allocator.batches);
+            allocator.looking.fetch_add(1, Ordering::Relaxed);
+            std::mem::take(&mut *batches)
+        };
         let mut excess = Vec::new();
         let mut pinned = Vec::new();
         // An operation that keeps a batch waiting began before that batch, and so keeps all later
@@ -413,9 +452,9 @@ impl<'a> MemoryOp<'a> {
                 let is_pinned =
                     |place: &Place| batch.grace.is_pinned(place.replica(), place.offset());
                 pinned.extend(batch.blocks.extract_if(.., |place| is_pinned(place)));
-                excess.extend(
-                    batch.blocks.iter().filter(|&&place| !keeps || !self.magazine().keep(place)),
-                );
+                excess.extend(batch.blocks.iter().filter(|&&place| {
+                    !keeps || recalled.contains(&place.kind()) || !self.magazine().keep(place)
+                }));
             }
             !is_over
         });
@@ -431,6 +470,8 @@ impl<'a> MemoryOp<'a> {
             allocator.batch_count.store(kept.len(), Ordering::Relaxed);
         }
         self.give_back(excess);
+        let _batches = lock(&allocator.batches);
+        allocator.looking.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Gives blocks back to their replicas, right after their grace period.
@@ -447,9 +488,19 @@ impl<'a> MemoryOp<'a> {
             if replica == store.me() {
                 store.take_back(replica, &places);
             } else {
-                // A message is sent, so that no operation waits for a stopped replica. If it cannot
-                // be sent, the replica is dead, or the blocks stay with their holder.
-                let _ = store.send(replica, &Message::Give { places });
+                // A message is sent, so that no operation waits for a stopped replica.
+                for places in places.chunks(GIVE_MAX) {
+                    let give = Message::Give { places: places.to_vec() };
+                    if matches!(store.try_send(replica, &give), Ok(false)) {
+                        // The replica has no room for the message. The blocks wait for another
+                        // grace period, and are given back after it.
+                        let blocks = places.to_vec();
+                        let batch = Batch { blocks, grace: GracePeriod::begin(store) };
+                        let mut batches = lock(&store.allocator.batches);
+                        batches.push(batch);
+                        store.allocator.batch_count.store(batches.len(), Ordering::Relaxed);
+                    }
+                }
             }
         }
     }
@@ -482,7 +533,7 @@ impl MemoryState {
             return Time::NEVER;
         }
         allocator.has_large.store(true, Ordering::Release);
-        self.job.now().after(PATIENCE)
+        self.job.now().after(LARGE_PAUSE)
     }
 
     /// Puts blocks of this replica that `from` holds back onto its free lists, right after their
@@ -543,16 +594,39 @@ impl Allocator {
         &self,
         replica: MemberId,
         class: usize,
+        waits: bool,
         refusal: Option<String>,
     ) {
         let mut answers = lock(&self.answers);
-        let (count, last) = answers.entry((replica, class)).or_default();
+        let (count, last) = answers.entry((replica, class, waits)).or_default();
         *count += 1;
         *last = refusal;
     }
 
-    fn answers(&self, replica: MemberId, class: usize) -> Answers {
-        lock(&self.answers).get(&(replica, class)).cloned().unwrap_or_default()
+    /// Takes the blocks of a kind out of the lists that no grace period covers yet.
+    pub(in crate::store::memory) fn take_kind(&self, kind: u64) -> Vec<Place> {
+        let offsets = lock(&self.spare).remove(&kind).unwrap_or_default();
+        self.spare_count.fetch_sub(offsets.len(), Ordering::Relaxed);
+        let mut blocks: Vec<Place> =
+            lock(&self.retired).extract_if(.., |place| place.kind() == kind).collect();
+        blocks.extend(offsets.into_iter().map(|offset| Place::of_kind(kind, offset)));
+        blocks
+    }
+
+    /// Adds a batch, and reuses no other batch.
+    pub(in crate::store::memory) fn push_batch(&self, batch: Batch) {
+        let mut batches = lock(&self.batches);
+        batches.push(batch);
+        self.batch_count.store(batches.len(), Ordering::Relaxed);
+    }
+
+    pub(in crate::store::memory) fn answers(
+        &self,
+        replica: MemberId,
+        class: usize,
+        waits: bool,
+    ) -> Answers {
+        lock(&self.answers).get(&(replica, class, waits)).cloned().unwrap_or_default()
     }
 }
 
@@ -637,10 +711,10 @@ mod tests {
                         job.sleep(Duration::from_millis(1));
                     }
                 }
+                inner.allocator.batch_count.store(batches.len(), Ordering::Relaxed);
                 *lock(&inner.allocator.batches) = batches;
-                let op = RecordOp::begin(inner).expect("begun");
-                assert!(op.take_block(replica, large).is_ok(), "there is room");
-                drop(op);
+                let taken = inner.run(|op| op.take_block(replica, large));
+                assert!(taken.is_ok(), "there is room: {taken:?}");
                 is_over.set(true);
             }
             nap(&job, "the one who takes", || is_over.get());
@@ -648,6 +722,62 @@ mod tests {
             let _ = job.leave();
         })
         .expect_ok();
+    }
+
+    /// A thread has taken the batches out to check them. Another thread of the member, which finds
+    /// none, gets a block of them all the same, though the replica has no room.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn batches_that_another_thread_checks_count_as_room() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::cell::Cell;
+        use std::rc::Rc;
+        for link in [Link::Memory, Link::Network] {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(2, 3).link(link);
+            options.steps_max = 10_000_000;
+            options.segment_limit = 4 << 20;
+            sim::run(&options, move |job: crate::Job| {
+                let options = Options::new().replicas(1).partitions(1);
+                let store = Store::open(&job, options).expect("open");
+                if job.me() == MemberId(1) {
+                    let (inner, replica) = (&store.state, MemberId(0));
+                    let large = class_of(50_000).expect("a class");
+                    let op = RecordOp::begin(inner).expect("begun");
+                    let blocks: Vec<u64> =
+                        std::iter::from_fn(|| op.take_block(replica, large).ok()).collect();
+                    blocks.iter().for_each(|&offset| op.retire(replica, large, offset));
+                    op.flush_retired();
+                    drop(op);
+                    let batches = {
+                        let mut batches = lock(&inner.allocator.batches);
+                        inner.allocator.looking.fetch_add(1, Ordering::Relaxed);
+                        std::mem::take(&mut *batches)
+                    };
+                    inner.allocator.batch_count.store(0, Ordering::Relaxed);
+                    let (mine, checked) = (store.clone(), job.clone());
+                    let check = move || {
+                        checked.sleep(Duration::from_millis(5));
+                        let allocator = &mine.state.allocator;
+                        allocator.batch_count.store(batches.len(), Ordering::Relaxed);
+                        let mut kept = lock(&allocator.batches);
+                        kept.extend(batches);
+                        allocator.looking.fetch_sub(1, Ordering::Relaxed);
+                    };
+                    let activity = job.spawn("checks", Box::new(check)).expect("an activity");
+                    let taken = inner.run(|op| op.take_block(replica, large));
+                    assert!(taken.is_ok(), "there is room: {taken:?}");
+                    nap(&job, "the other thread", || activity.is_finished());
+                    is_over.set(true);
+                }
+                nap(&job, "the member that takes", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 
     /// An operation is in flight for long, while another member writes until there is no room. When
@@ -696,6 +826,51 @@ mod tests {
                 _ => {}
             }
             wait(5);
+            store.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+    /// A member gives a block back to a stopped replica whose queue of messages is full. It does
+    /// not wait, and keeps the block until it can be given back.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_block_for_which_there_is_no_message_is_kept() {
+        use crate::engine::Fault;
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        let mut options = SimOptions::new(2, 7).link(Link::Network);
+        (options.message_credit, options.time_limit) = (4 << 10, Duration::from_secs(1));
+        let is_over = std::rc::Rc::new(std::cell::Cell::new(false));
+        sim::run(&options, move |job: crate::Job| {
+            let store = Store::open(&job, Options::new().replicas(1).partitions(4)).expect("open");
+            let (state, replica, class) = (&store.state, MemberId(1), 3);
+            if job.me() == MemberId(0) {
+                let op = RecordOp::begin(state).expect("begun");
+                let offset = op.take_block(replica, class).expect("a block");
+                job.inject(Fault::Stop(replica)).expect("a fault");
+                // Long messages, and then short ones: there is not even room for a block's number.
+                for len in [64, 0] {
+                    let filler = Message::Marked { buckets: vec![u64::MAX; len] };
+                    while state.try_send(replica, &filler).expect("a living member") {}
+                }
+                let began = job.now();
+                op.give_back(vec![Place::new(replica, class, offset)]);
+                let took = job.now().since(began);
+                assert!(took < Duration::from_millis(1), "it took {took:?}");
+                drop(op);
+                let is_kept = || state.known_blocks().contains(&(replica, offset));
+                assert!(is_kept(), "the block is lost");
+                job.inject(Fault::Resume(replica)).expect("a fault");
+                nap(&job, "the block is given back", || {
+                    let op = RecordOp::begin(state).expect("begun");
+                    op.reuse_or_give_back(false, usize::MAX);
+                    !is_kept()
+                });
+                is_over.set(true);
+            }
+            nap(&job, "the end", || is_over.get());
             store.close().expect("closed");
             let _ = job.leave();
         })

@@ -150,6 +150,14 @@ impl BlockRing {
         self.places(free, put.wrapping_sub(free))
     }
 
+    /// Takes all blocks out of the ring, free and retired.
+    fn take_all(&self) -> impl Iterator<Item = Place> {
+        let (taken, put) = (load(&self.taken), load(&self.put));
+        self.taken.store(put, Ordering::Relaxed);
+        self.free.store(put, Ordering::Relaxed);
+        self.places(taken, put.wrapping_sub(taken))
+    }
+
     /// The locations of `count` blocks from this position on.
     fn places(&self, from: usize, count: usize) -> impl Iterator<Item = Place> {
         (0..count)
@@ -279,6 +287,13 @@ impl Magazine {
         self.rings.iter().flat_map(of).collect()
     }
 
+    /// Takes all blocks of a kind out of the magazine, free and retired.
+    pub(in crate::store::memory) fn take_all(&self, kind: u64) -> Vec<Place> {
+        let place = Place::of_kind(kind, 0);
+        let ring = self.ring(place.replica(), place.class());
+        ring.map_or(Vec::new(), |ring| ring.take_all().collect())
+    }
+
     /// Makes the retired blocks free, since no operation can see them any more. Returns the retired
     /// blocks for which there is no room.
     pub(in crate::store::memory) fn free_retired(&self) -> Vec<Place> {
@@ -350,6 +365,20 @@ mod tests {
         let expected = [51, 50, 0, 1].map(|index| Some(place(class, index).offset()));
         assert_eq!([take(), take(), take(), take()], expected);
         assert_eq!(take(), None);
+    }
+
+    /// All blocks of a kind leave the magazine, free and retired, and the ring works as before.
+    #[test]
+    fn all_blocks_of_a_kind_are_taken_out() {
+        let magazine = Magazine::new(4, false);
+        assert!(magazine.keep(place(2, 1)) && magazine.retire(place(2, 2)));
+        assert!(magazine.keep(place(3, 3)));
+        assert_eq!(magazine.take_all(place(2, 0).kind()), [place(2, 1), place(2, 2)]);
+        assert!(magazine.take_all(place(2, 0).kind()).is_empty());
+        assert_eq!((magazine.take(HOME, 2), magazine.take_retired()), (None, vec![]));
+        assert!(magazine.retire(place(2, 4)));
+        assert_eq!(magazine.take_retired(), [place(2, 4)]);
+        assert_eq!(magazine.take(HOME, 3), Some(place(3, 3).offset()));
     }
 
     #[test]

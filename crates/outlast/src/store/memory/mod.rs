@@ -3,7 +3,8 @@
 //! *Purpose.* Each replica divides its segment into blocks ([`slab`]). An operation takes a block
 //! at a replica, fills it, and retires the block that its own block has replaced ([`allocator`]).
 //! Free and retired blocks of a participant are in its magazine ([`magazine`]). A pinned version
-//! keeps its blocks ([`pins`]). [`state`] has the state of the layer, and the operation that owns a
+//! keeps its blocks ([`pins`]). A replica without room recalls the blocks that members keep and do
+//! not use ([`recall`]). [`state`] has the state of the layer, and the operation that owns a
 //! magazine. The layer below knows which operations are in flight (`operation/grace_period.rs`) and
 //! which requests may still land (`operation/stragglers.rs`). `recovery/reclaim.rs` takes back the
 //! blocks of dead members.
@@ -16,7 +17,7 @@
 //!
 //! - A block is on a free list, in a magazine, in the shared lists of the [`allocator`], with an
 //!   operation that fills it, or in use (named by a head word, or a node of an index), and
-//!   never in two of these places. A block to which an unanswered request may still write is given
+//!   never in two of these places. A block that an unanswered request may still publish is given
 //!   up: it is in none of them.
 //! - A retired block is reused only after a grace period, and not while it is pinned.
 //! - A block goes onto a free list only when it is new, or right after a grace period. So the
@@ -40,5 +41,6 @@
 pub(in crate::store) mod allocator;
 pub(in crate::store) mod magazine;
 pub(in crate::store) mod pins;
+pub(in crate::store) mod recall;
 pub(in crate::store) mod slab;
 pub(in crate::store) mod state;

@@ -43,6 +43,12 @@ impl Slabs {
 }
 
 impl MemoryState {
+    /// Makes sure that the free list of a class has a block. A replica that was stopped finds many
+    /// requests for blocks at once, and a single slab answers all of them.
+    pub(in crate::store::memory) fn provide(&self, class: usize) -> Result<(), Error> {
+        if self.has_free(class)? { Ok(()) } else { self.refill_slab(class) }
+    }
+
     /// Makes a slab of a class in this member's segment, and puts its blocks onto the free list.
     /// Sets aside some blocks for tombstones, too.
     pub(in crate::store) fn refill_slab(&self, class: usize) -> Result<(), Error> {

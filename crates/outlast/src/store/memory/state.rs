@@ -8,6 +8,7 @@ use crate::store::operation::error::OpResult;
 use crate::store::operation::op::Op;
 use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::PARTICIPANTS;
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
@@ -58,6 +59,11 @@ impl Deref for MemoryState {
 pub(in crate::store) struct MemoryOp<'a> {
     op: Op<'a>,
     pub(in crate::store) store: &'a MemoryState,
+    /// Whether the operation may be left to wait for blocks. That is so until it has published a
+    /// version, if its caller starts over after [`OpError::Needs`].
+    ///
+    /// [`OpError::Needs`]: crate::store::operation::error::OpError::Needs
+    pub(in crate::store) may_leave: Cell<bool>,
 }
 
 impl<'a> MemoryOp<'a> {
@@ -67,18 +73,27 @@ impl<'a> MemoryOp<'a> {
         store: &'a MemoryState,
         direct: D,
     ) -> Option<MemoryOp<'a>> {
-        Some(MemoryOp { op: Op::begin_again(&store.operation, direct)?, store })
+        let op = Op::begin_again(&store.operation, direct)?;
+        // The fast path takes any error for a reason to take the slow path.
+        Some(MemoryOp { op, store, may_leave: Cell::new(true) })
     }
 
     /// As [`Op::begin`].
     #[inline]
     pub(in crate::store) fn begin(store: &'a MemoryState) -> OpResult<MemoryOp<'a>> {
-        Ok(MemoryOp { op: Op::begin(&store.operation)?, store })
+        Ok(MemoryOp { op: Op::begin(&store.operation)?, store, may_leave: Cell::new(false) })
     }
 
     /// As [`Op::begin_as`].
     pub(in crate::store) fn begin_as(store: &'a MemoryState, index: usize) -> Option<MemoryOp<'a>> {
-        Some(MemoryOp { op: Op::begin_as(&store.operation, index)?, store })
+        let op = Op::begin_as(&store.operation, index)?;
+        Some(MemoryOp { op, store, may_leave: Cell::new(false) })
+    }
+
+    /// From now on the operation waits for blocks inside: other members may see its version, and
+    /// the call must not start over.
+    pub(in crate::store) fn stay(&self) {
+        self.may_leave.set(false);
     }
 
     /// The magazine of this operation's participant.

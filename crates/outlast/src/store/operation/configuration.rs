@@ -6,10 +6,11 @@
 //! docs/protocol/placement.md has the rules. Later operations find the configuration in a list of
 //! the partition that only grows, without a lock.
 
-use crate::engine::MemberId;
+use crate::engine::{Epoch, MemberId};
 use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::op::Op;
+use crate::store::operation::state::OperationState;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
 use crate::store::segment::head::{Head, Phase, State};
@@ -160,6 +161,26 @@ impl Configuration {
     }
 }
 
+impl OperationState {
+    /// The configuration of a partition under the view of an epoch, if an operation of this member
+    /// has entered it.
+    #[inline(always)]
+    pub(in crate::store) fn known_configuration(
+        &self,
+        partition: usize,
+        epoch: Epoch,
+    ) -> Option<&Configuration> {
+        let mut known = self.partitions[partition].first.get();
+        while let Some(config) = known {
+            if config.epoch.load(Ordering::SeqCst) == epoch.0 {
+                return Some(config);
+            }
+            known = config.next.get().map(Box::as_ref);
+        }
+        None
+    }
+}
+
 impl<'a> Op<'a> {
     /// The configuration of a partition under this operation's view. Enters it if no operation of
     /// this member has.
@@ -175,14 +196,7 @@ impl<'a> Op<'a> {
     /// has entered it.
     #[inline(always)]
     pub(in crate::store) fn known_config(&self, partition: usize) -> Option<&'a Configuration> {
-        let mut known = self.store.partitions[partition].first.get();
-        while let Some(config) = known {
-            if config.epoch.load(Ordering::SeqCst) == self.epoch.0 {
-                return Some(config);
-            }
-            known = config.next.get().map(Box::as_ref);
-        }
-        None
+        self.store.known_configuration(partition, self.epoch)
     }
 
     /// Enters the configuration of this operation's view, and makes it known to later operations.

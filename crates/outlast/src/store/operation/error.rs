@@ -17,6 +17,9 @@ pub(in crate::store) enum OpError {
     Frozen,
     /// A transaction blocks the key: clear it, and start over.
     Blocked(Box<Blocker>),
+    /// The replica has no free block of this class at hand: ask for blocks and wait for the answer,
+    /// outside of the operation, and start over. Nothing is published.
+    Needs(MemberId, usize),
     /// The partition with this number has no complete living replica.
     Lost(usize),
     /// The call fails with this error.

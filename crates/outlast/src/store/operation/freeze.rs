@@ -27,11 +27,13 @@ impl WriteFreeze {
 }
 
 impl OperationState {
-    /// Waits until writes may begin. The wait is bounded by the end of the freeze. The background
-    /// does not wait: the freeze may wait for other work of the background in turn, such as the end
-    /// of a commit that was not answered. It gets a timeout, and comes back later.
+    /// Waits until writes may begin, or until the deadline of the call. The wait is also bounded by
+    /// the end of the freeze. The background does not wait: the freeze may wait for other work of
+    /// the background in turn, such as the end of a commit that was not answered. It gets a
+    /// timeout, and comes back later.
     #[cold]
     pub(in crate::store) fn wait_for_unfreeze(&self) -> StoreResult<()> {
+        let mut deadline = None;
         loop {
             let bell = self.job.bell();
             let until = self.freeze.0.load(Ordering::SeqCst);
@@ -51,9 +53,14 @@ impl OperationState {
             if self.is_background() {
                 return Err(StoreError::Timeout { member: self.me(), limit: Duration::ZERO });
             }
+            let deadline = *deadline.get_or_insert_with(|| self.job.deadline());
+            if self.job.now() >= deadline {
+                let (member, limit) = (self.me(), self.job.time_limit());
+                return Err(StoreError::Timeout { member, limit });
+            }
             // Every wait serves messages: this activity may run in the background.
             self.serve_messages();
-            self.job.park(bell, Time(until));
+            self.job.park(bell, deadline.min(Time(until)));
         }
     }
 }

@@ -85,12 +85,18 @@ pub(in crate::store) enum Message {
         mode: u64,
         name: String,
     },
-    /// The sender needs blocks of this size class in the receiver's segment.
-    Need { class: u64 },
-    /// The answer to `Need`: the sender has made blocks of this size class.
-    Granted { class: u64 },
-    /// The answer to `Need`: the sender has no room for blocks of this size class.
-    Refused { class: u64, reason: String },
+    /// The sender needs blocks of this size class in the receiver's segment. If it waits, outside
+    /// of its operation, the receiver recalls blocks before it refuses.
+    Need { class: u64, waits: bool },
+    /// The sender has no room for blocks of this size class, which the receiver may keep.
+    Recall { class: u64 },
+    /// The answer to `Recall`: the sender has given back what it kept and did not use.
+    Returned { class: u64 },
+    /// The answer to `Need`, with its `waits`: the sender has made blocks of this size class.
+    Granted { class: u64, waits: bool },
+    /// The answer to `Need`, with its `waits`: the sender has no room for blocks of this size
+    /// class.
+    Refused { class: u64, waits: bool, reason: String },
     /// The sender is closing the store.
     Closing,
     /// `close.quiet`: the sender has closed the store, and reaches the memory of no member for it
@@ -127,9 +133,13 @@ impl Message {
             Message::Hello { root, replicas, partitions, buckets, checksums, mode, name } => {
                 (0, vec![*root, *replicas, *partitions, *buckets, *checksums, *mode], name)
             }
-            Message::Need { class } => (1, vec![*class], ""),
-            Message::Granted { class } => (2, vec![*class], ""),
-            Message::Refused { class, reason } => (3, vec![*class], reason),
+            Message::Need { class, waits } => (1, vec![*class, u64::from(*waits)], ""),
+            Message::Recall { class } => (12, vec![*class], ""),
+            Message::Returned { class } => (13, vec![*class], ""),
+            Message::Granted { class, waits } => (2, vec![*class, u64::from(*waits)], ""),
+            Message::Refused { class, waits, reason } => {
+                (3, vec![*class, u64::from(*waits)], reason)
+            }
             Message::Closing => (4, vec![], ""),
             Message::Quiet => (11, vec![], ""),
             Message::Give { places } => (9, places.iter().map(|place| place.0).collect(), ""),
@@ -161,9 +171,15 @@ impl Message {
                 mode: word(5)?,
                 name: encoded.text_after(6),
             },
-            1 => Message::Need { class: word(0)? },
-            2 => Message::Granted { class: word(0)? },
-            3 => Message::Refused { class: word(0)?, reason: text() },
+            1 => Message::Need { class: word(0)?, waits: word(1)? != 0 },
+            12 => Message::Recall { class: word(0)? },
+            13 => Message::Returned { class: word(0)? },
+            2 => Message::Granted { class: word(0)?, waits: word(1)? != 0 },
+            3 => Message::Refused {
+                class: word(0)?,
+                waits: word(1)? != 0,
+                reason: encoded.text_after(2),
+            },
             4 => Message::Closing,
             11 => Message::Quiet,
             9 => Message::Give { places: encoded.words().map(Place).collect() },
@@ -197,9 +213,11 @@ mod tests {
                 mode: 1,
                 name: "results".into(),
             },
-            Message::Need { class: 5 },
-            Message::Granted { class: 6 },
-            Message::Refused { class: 7, reason: "no room".into() },
+            Message::Need { class: 5, waits: true },
+            Message::Recall { class: 5 },
+            Message::Returned { class: 5 },
+            Message::Granted { class: 6, waits: false },
+            Message::Refused { class: 7, waits: true, reason: "no room".into() },
             Message::Closing,
             Message::Quiet,
             Message::Give { places: vec![Place(8), Place(9)] },

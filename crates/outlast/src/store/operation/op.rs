@@ -19,7 +19,7 @@
 //! |---|---|---|---|
 //! | swap of the counter to odd | load of a head word | swap of the head word, load of the counter (grace period) | a block is reused while this operation reads it |
 //! | swap of the counter to odd | load of `Configuration::epoch` | store of an invalid epoch, load of the counter (`leave.acknowledge`) | an operation with the old list is not waited for |
-//! | swap of the counter to odd | load of the gate or the freeze | store of the gate or the freeze, load of the counter | an operation passes a closed door |
+//! | swap of the counter to odd | load of the gate, the freeze or `is_closed` | store of the gate, the freeze or `is_closed`, load of the counter | an operation passes a closed door |
 //! | swap of a head word | load of the epoch (a check after a write or a read) | raising the epoch, load of the head word | a version is acknowledged that no member of the new view sees |
 //! | swap of a head word (`write.publish`) | load of a replica state (`write.catch_up`) | swap of the state to filling, load of the head word (repair) | a complete replica lacks a version |
 //! | reads and writes of the operation | the counter becomes even | load of the counter, reuse of a block | a block changes while this operation reads it |
@@ -44,6 +44,11 @@ use crate::store::steps;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
 
+/// The longest piece of a value that the background moves over a network with a single request. It
+/// arrives within the shortest wait of the background (20 ms) at 13 MB/s, and a round trip for each
+/// piece costs little.
+const PIECE_LEN: usize = 256 << 10;
+
 /// An operation in flight. While it exists, no block that it may have seen is reused.
 pub(in crate::store) struct Op<'a> {
     pub(in crate::store) store: &'a OperationState,
@@ -61,7 +66,8 @@ pub(in crate::store) struct Op<'a> {
 }
 
 impl<'a> Op<'a> {
-    /// Begins an operation under the current view. Waits while all participants are in use.
+    /// Begins an operation under the current view. Waits while all participants are in use. Refuses
+    /// to begin it once this member has closed the store.
     #[inline]
     pub(in crate::store) fn begin(store: &'a OperationState) -> OpResult<Op<'a>> {
         let (id, last) = LAST.with(Cell::get);
@@ -99,15 +105,16 @@ impl<'a> Op<'a> {
                 if is_claimed {
                     LAST.with(|last| last.set((store.participants.id, index)));
                     let (epoch, lacks_tombstone) = (job.epoch(), Cell::new(false));
-                    return Ok(Some(Op {
-                        store,
-                        participant: index,
-                        epoch,
-                        number: even + 1,
-                        mine,
-                        word,
-                        lacks_tombstone,
-                    }));
+                    let number = even + 1;
+                    let participant = index;
+                    // Also for operations that pass the gate in any state, as those that end a
+                    // transaction: the memory of a closed store may belong to something else.
+                    if store.is_closed.load(Ordering::SeqCst) {
+                        drop(Op { store, participant, epoch, number, mine, word, lacks_tombstone });
+                        return Err(OpError::Fail(StoreError::Closed));
+                    }
+                    let op = Op { store, participant, epoch, number, mine, word, lacks_tombstone };
+                    return Ok(Some(op));
                 }
                 even = job.load(Epoch::ANY, me, word)?;
                 if even % 2 == 1 {
@@ -123,7 +130,7 @@ impl<'a> Op<'a> {
     #[inline(never)]
     fn begin_crowded(store: &'a OperationState, first: usize) -> OpResult<Op<'a>> {
         let job = &store.job;
-        let until = job.now().after(job.time_limit());
+        let until = job.deadline();
         loop {
             let bell = job.bell();
             if let Some(op) = Op::claim(store, first)? {
@@ -189,7 +196,7 @@ impl<'a> Op<'a> {
             return None;
         }
         let lacks_tombstone = Cell::new(false);
-        Some(Op {
+        let op = Op {
             store,
             participant: index,
             epoch: job.epoch(),
@@ -197,7 +204,9 @@ impl<'a> Op<'a> {
             mine,
             word,
             lacks_tombstone,
-        })
+        };
+        // As in `claim`.
+        (!store.is_closed.load(Ordering::SeqCst)).then_some(op)
     }
 
     /// Adopts the current view for the rest of this operation.
@@ -234,7 +243,7 @@ impl<'a> Op<'a> {
         }
         for (word, pending) in words.iter_mut().zip(started) {
             let Some(pending) = pending else { break };
-            *word = self.await_answer(pending, true)?.word();
+            *word = self.await_answer(pending)?.word();
         }
         Ok(words)
     }
@@ -275,6 +284,9 @@ impl<'a> Op<'a> {
         offset: u64,
         bytes: &[u8],
     ) -> OpResult<()> {
+        if bytes.len() > PIECE_LEN && self.moves_pieces() {
+            return self.put_pieces(replica, offset, bytes);
+        }
         self.store
             .job
             .put(self.epoch, replica, offset, bytes)
@@ -288,10 +300,55 @@ impl<'a> Op<'a> {
         offset: u64,
         bytes: &mut [u8],
     ) -> OpResult<()> {
+        if bytes.len() > PIECE_LEN && self.moves_pieces() {
+            return self.get_pieces(replica, offset, bytes);
+        }
         self.store
             .job
             .get(self.epoch, replica, offset, bytes)
             .map_err(|error| self.op_error(replica, error))
+    }
+
+    /// Whether this operation moves long values in pieces: that of the background over a network.
+    /// The background waits for a single answer for a fraction of the time limit, so a value that
+    /// takes longer on its way would time out at each attempt. A call of the program has the whole
+    /// time limit for all its requests together, and gains nothing from pieces.
+    #[cold]
+    fn moves_pieces(&self) -> bool {
+        self.store.is_background() && !self.store.job.is_mapped()
+    }
+
+    /// Between two pieces: serves messages, since other members may be waiting for blocks of this
+    /// member, and begins and ends an operation. The replicas that watch repair would take this
+    /// member for stopped if none of its operation counters changed for as long as the value moves.
+    #[cold]
+    fn show_pulse(&self) {
+        self.store.serve_messages();
+        drop(Op::claim(self.store, 0));
+    }
+
+    /// Puts bytes in pieces, each with a wait of its own. The bytes belong to a block that no head
+    /// word names, so nobody sees a part of them.
+    #[cold]
+    #[inline(never)]
+    fn put_pieces(&self, replica: MemberId, offset: u64, bytes: &[u8]) -> OpResult<()> {
+        for (index, piece) in bytes.chunks(PIECE_LEN).enumerate() {
+            self.show_pulse();
+            self.put(replica, offset + (index * PIECE_LEN) as u64, piece)?;
+        }
+        Ok(())
+    }
+
+    /// Gets bytes in pieces, each with a wait of its own. The bytes belong to a version, which does
+    /// not change, and whose block is not reused while this operation is in flight.
+    #[cold]
+    #[inline(never)]
+    fn get_pieces(&self, replica: MemberId, offset: u64, bytes: &mut [u8]) -> OpResult<()> {
+        for (index, piece) in bytes.chunks_mut(PIECE_LEN).enumerate() {
+            self.show_pulse();
+            self.get(replica, offset + (index * PIECE_LEN) as u64, piece)?;
+        }
+        Ok(())
     }
 
     /// Swaps a word of a block that belongs to this operation, under any view. Returns whether the
@@ -308,29 +365,20 @@ impl<'a> Op<'a> {
         found.map(|found| found == expected).map_err(|error| self.op_error(replica, error))
     }
 
-    /// Waits for the answer to a request. If the time of the call is over already (`is_patient` is
-    /// false), a request without an answer counts as timed out.
-    pub(in crate::store) fn await_answer(
-        &self,
-        mut pending: Pending,
-        is_patient: bool,
-    ) -> OpResult<Done> {
-        let (job, member) = (&self.store.job, pending.target);
-        let answer = if is_patient {
-            job.wait(pending)
-        } else {
-            let limit = job.time_limit();
-            job.poll(&mut pending).unwrap_or(Err(Error::Timeout { member, limit }))
-        };
-        answer.map_err(|error| self.op_error(member, error))
+    /// Waits for the answer to a request.
+    pub(in crate::store) fn await_answer(&self, pending: Pending) -> OpResult<Done> {
+        let member = pending.target;
+        self.store.job.wait(pending).map_err(|error| self.op_error(member, error))
     }
 
     /// Turns an error of the engine into an `OpError`. After a timeout it records a straggler,
-    /// since the request may still execute.
+    /// since the request may still execute, unless it was not sent: the limit is zero then.
     #[cold]
     #[inline(never)]
     pub(in crate::store) fn op_error(&self, replica: MemberId, error: Error) -> OpError {
-        if let Error::Timeout { .. } = &error {
+        if let Error::Timeout { limit, .. } = &error
+            && !limit.is_zero()
+        {
             self.store.record_straggler(replica);
         }
         error.into()

@@ -57,6 +57,14 @@ impl Participants {
     }
 }
 
+impl Participants {
+    /// The number of operations that have ended: each raises the counter of its participant by 2.
+    pub(in crate::store) fn operations(&self) -> u64 {
+        let counters = self.participants.iter();
+        counters.map(|participant| participant.counter.load(Ordering::Relaxed) / 2).sum()
+    }
+}
+
 /// Makes the other members read this participant's counter in their grace periods, before the
 /// participant is used for the first time.
 #[cold]

@@ -1,6 +1,6 @@
 //! Repeating attempts at an operation until it is done or its time is over.
 
-use crate::engine::Time;
+use crate::engine::{Time, deadline};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::state::OperationState;
@@ -36,6 +36,7 @@ impl OperationState {
         attempts: u32,
         mut attempt: impl FnMut() -> (OpResult<T>, bool),
     ) -> StoreResult<T> {
+        let _call = self.begin_call();
         let mut budget = RetryBudget::default();
         let mut blocked = None;
         loop {
@@ -49,7 +50,8 @@ impl OperationState {
                 Err(OpError::Fail(error)) => return Err(error),
                 Err(OpError::Lost(partition)) => self.await_salvage(partition)?,
                 Err(OpError::Frozen) => self.wait_for_unfreeze()?,
-                Err(OpError::Again) => budget.check(self)?,
+                // `record/state.rs` has waited for the blocks.
+                Err(OpError::Again | OpError::Needs(..)) => budget.check(self)?,
                 Err(OpError::Blocked(blocker)) => {
                     self.clear(&blocker, attempts, &mut blocked)?;
                     budget.check(self)?;
@@ -73,7 +75,9 @@ impl RetryBudget {
     pub(in crate::store) fn wait_for_room(&mut self, store: &OperationState) -> bool {
         let job = &store.job;
         let now = job.now();
-        let until = *self.room_until.get_or_insert(now.after(ROOM_WAIT.min(job.time_limit())));
+        let until = *self.room_until.get_or_insert_with(|| {
+            now.after(ROOM_WAIT).min(deadline::until(now, job.time_limit()))
+        });
         if now >= until {
             return false;
         }
@@ -94,7 +98,7 @@ impl RetryBudget {
         // members know already.
         store.serve_messages();
         let (now, limit) = (store.job.now(), store.job.time_limit());
-        if now >= *self.until.get_or_insert(now.after(limit)) {
+        if now >= *self.until.get_or_insert_with(|| deadline::until(now, limit)) {
             return Err(StoreError::Timeout { member: store.me(), limit });
         }
         Ok(())

@@ -1,7 +1,9 @@
 //! The state of the operation layer: what an operation needs to know of its store.
 
-use crate::engine::{Epoch, MemberId, View};
+use crate::engine::deadline::{self, BackgroundDeadline, Deadline};
+use crate::engine::{Epoch, Error, MemberId, Pending, Time, View};
 use crate::job::Job;
+use crate::store::mutant::mutant;
 use crate::store::operation::above::Above;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::freeze::WriteFreeze;
@@ -9,12 +11,16 @@ use crate::store::operation::gate::Gate;
 use crate::store::operation::leavers::Leavers;
 use crate::store::operation::message::Address;
 use crate::store::operation::participants::Participants;
-use crate::store::operation::stragglers::Stragglers;
+use crate::store::operation::stragglers::{Stragglers, start_load};
 use crate::store::placement::{Assignment, Placement};
 use crate::store::segment::layout::{PARTICIPANT_COUNTER, Root};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+/// How long the background waits for a replica that is to make a slab or to salvage a partition.
+const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 
 /// The state of the operation layer: everything that an operation needs to know of its store. The
 /// states of the layers above contain it.
@@ -23,8 +29,12 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 /// its offset is known. `background` is relaxed, since an activity compares it only with its own
 /// number: it reads back its own store, and no other activity ever stores that number. The activity
 /// that finds its number there also reads back its own store of `is_listening`. `is_closed` is a
-/// flag that is only set. Where an operation must see it or be seen by the member that closes the
-/// store, the gate decides, which is sequentially consistent (see `gate.rs`).
+/// flag that is only set. An operation of the slow path loads it after the swap of its counter
+/// (that of a fast path looks at the gate, which is closed as well), and the member that
+/// closes the store stores it before it reads the counters, both sequentially consistent: either
+/// the operation finds the store closed, or the member waits for the operation. The counts of open
+/// writes are sequentially consistent: the mapped fast paths do not touch them, so nothing is
+/// gained by less.
 pub(in crate::store) struct OperationState {
     pub(in crate::store) job: Job,
     /// The name of the store; empty by default.
@@ -51,6 +61,9 @@ pub(in crate::store) struct OperationState {
     /// Whether the background runs listeners of the program now.
     pub(in crate::store) is_listening: AtomicBool,
     pub(in crate::store) is_closed: AtomicBool,
+    /// The members that did not answer a request of the background, each with a request to it. The
+    /// background sends it no other request until that is answered.
+    pub(in crate::store) late: Mutex<Vec<(MemberId, Pending)>>,
     /// The layers above this layer.
     pub(in crate::store) above: OnceLock<Weak<dyn Above>>,
 }
@@ -61,6 +74,8 @@ pub(in crate::store) struct OperationState {
 pub(in crate::store) struct Partition {
     preference: OnceLock<Vec<MemberId>>,
     pub(in crate::store) first: OnceLock<Configuration>,
+    /// The number of writes of this member that have failed with an open outcome.
+    open_writes: AtomicU64,
 }
 
 impl OperationState {
@@ -100,6 +115,17 @@ impl OperationState {
         self.placement.replicas(self.preference(partition), view, &self.leavers.members())
     }
 
+    /// The number of writes of this member to a partition that have failed with an open outcome. A
+    /// near mark of a smaller number is not used.
+    pub(in crate::store) fn open_writes(&self, partition: usize) -> u64 {
+        self.partitions[partition].open_writes.load(Ordering::SeqCst)
+    }
+
+    /// Records that a write of this member has failed and may have happened, or may still happen.
+    pub(in crate::store) fn record_open_write(&self, partition: usize) {
+        self.partitions[partition].open_writes.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// The view of this epoch, if it is the current epoch.
     pub(in crate::store) fn view(&self, epoch: Epoch) -> Option<Arc<View>> {
         let known = lock(&self.view).clone();
@@ -114,6 +140,34 @@ impl OperationState {
     /// The current view, or the view of a moment ago.
     pub(in crate::store) fn current_view(&self) -> Arc<View> {
         self.view(self.job.epoch()).unwrap_or_else(|| lock(&self.view).clone())
+    }
+
+    /// Begins a call: until the returned guard is dropped, all waits of the calling activity share
+    /// a single deadline.
+    #[inline]
+    pub(in crate::store) fn begin_call(&self) -> Deadline {
+        match mutant("limit-per-wait") {
+            true => Deadline::listener(),
+            false => Deadline::call(|| self.job.now()),
+        }
+    }
+
+    /// Begins a call that waits for a condition until `until`. To find out whether the condition
+    /// holds, it has the time limit in any case.
+    pub(in crate::store) fn begin_wait(&self, until: Time) -> Deadline {
+        Deadline::call_until(until.max(self.job.now().after(self.job.time_limit())))
+    }
+
+    /// How long the calling activity waits for a replica that is to make a slab or to salvage a
+    /// partition, and until when. The background waits for a short time: if the replica does it
+    /// later, the next attempt finds it.
+    pub(in crate::store) fn wait_for_replica(&self) -> (Duration, Time) {
+        let (now, limit) = (self.job.now(), self.job.time_limit());
+        let until = deadline::until(now, limit);
+        match self.is_background() {
+            true => (BACKGROUND_WAIT, until.min(now.after(BACKGROUND_WAIT))),
+            false => (limit, until),
+        }
     }
 
     /// Whether the calling activity is the background at its own work. It waits for no replica for
@@ -133,6 +187,37 @@ impl OperationState {
         // A listener that panicked has left this set.
         self.is_listening.store(false, Ordering::Relaxed);
         self.background.store(self.job.activity() + 1, Ordering::Relaxed);
+    }
+
+    /// Begins a piece of the background's work, which waits for no member for long.
+    pub(in crate::store) fn begin_background_work(&self) -> BackgroundDeadline {
+        // The requests are taken out, since no activity calls the engine while it holds the lock.
+        // The background alone uses them.
+        let mut late = std::mem::take(&mut *lock(&self.late));
+        late.retain_mut(|(member, request)| match self.job.poll(request) {
+            None => true,
+            Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended | Error::Stale { .. })) => false,
+            Some(Err(_)) => {
+                *request = start_load(self, *member);
+                true
+            }
+        });
+        let work = match mutant("background-waits") {
+            true => BackgroundDeadline::unbounded(),
+            false => Deadline::background(late.iter().map(|(member, _)| *member)),
+        };
+        *lock(&self.late) = late;
+        work
+    }
+
+    /// Ends a piece of the background's work: remembers the members that are late.
+    pub(in crate::store) fn end_background_work(&self, work: &BackgroundDeadline) {
+        for member in work.late().iter() {
+            if !lock(&self.late).iter().any(|(other, _)| *other == member) {
+                let request = start_load(self, member);
+                lock(&self.late).push((member, request));
+            }
+        }
     }
 
     /// The offset of a participant's operation counter.

@@ -77,7 +77,10 @@ pub(in crate::store::operation) fn have_landed(before: u64, now: u64) -> bool {
 }
 
 /// Starts a load at a replica, behind all earlier requests of the calling activity.
-fn start_load(store: &OperationState, replica: MemberId) -> Pending {
+pub(in crate::store::operation) fn start_load(
+    store: &OperationState,
+    replica: MemberId,
+) -> Pending {
     store.job.start(
         Epoch::ANY,
         replica,
@@ -162,7 +165,7 @@ impl OperationState {
             requests.looking += 1;
             (std::mem::take(&mut requests.old), std::mem::take(&mut requests.young))
         };
-        let mut is_open = |request: &mut Pending| match self.job.poll(request) {
+        let is_open = |request: &mut Pending| match self.job.poll(request) {
             None => true,
             Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended | Error::Stale { .. })) => false,
             Some(Err(_)) => {
@@ -170,8 +173,8 @@ impl OperationState {
                 true
             }
         };
-        old.retain_mut(&mut is_open);
-        young.retain_mut(&mut is_open);
+        old.retain_mut(is_open);
+        young.retain_mut(is_open);
         let number = {
             let mut requests = lock(&self.stragglers.0);
             requests.old.append(&mut old);
@@ -245,7 +248,7 @@ mod tests {
                 let mut swap = job.start(Epoch::ANY, replica, swap);
                 op.op_error(
                     replica,
-                    crate::engine::Error::Timeout { member: replica, limit: Duration::ZERO },
+                    crate::engine::Error::Timeout { member: replica, limit: job.time_limit() },
                 );
                 drop((op, puts));
                 late.fetch_add(u64::from(job.poll(&mut swap).is_none()), Ordering::Relaxed);

@@ -120,7 +120,8 @@ impl<'a> RecordOp<'a> {
     }
 
     /// Fills the block at `offset` and returns the offset. If that fails, the block is kept for the
-    /// next operation, unless the put timed out and may still write to it.
+    /// next operation. If the put timed out, it may still write to the block. The block is then
+    /// retired: the put is a straggler, so a grace period outlasts it.
     #[inline]
     pub(in crate::store) fn fill(
         &self,
@@ -131,8 +132,10 @@ impl<'a> RecordOp<'a> {
     ) -> OpResult<u64> {
         let mut places = image.places(offset).into_iter().filter(|(_, bytes)| !bytes.is_empty());
         let filled = places.try_for_each(|(offset, bytes)| self.put(replica, offset, bytes));
-        if filled.is_err() {
-            self.keep_unless_timed_out(replica, class, offset, &filled);
+        match &filled {
+            Ok(()) => {}
+            Err(OpError::Fail(StoreError::Timeout { .. })) => self.retire(replica, class, offset),
+            Err(_) => self.keep_unless_timed_out(replica, class, offset, &filled),
         }
         filled.map(|()| offset)
     }

@@ -21,14 +21,15 @@
 //!   version when it was sealed, and the version has happened. The moment of each swap does not
 //!   matter. If a swap failed, the slow path finishes the version under a view that it checks
 //!   again.
-//! - A swap at a replica that died meanwhile is in vain, in memory that no member reads any more.
+//! - A swap at a replica that died meanwhile is in vain, in memory that no member reads any more
+//!   except to salvage it: with salvage the operation checks the view once more at its end.
 //! - No node and no block that the operation may read is reused while it is in flight, also not
 //!   under a newer view. So the removal counts that it found stay valid until it ends.
 //! - If this member leaves the job meanwhile, its writes go to memory that is no longer shared. So
 //!   the operation checks for the end of the membership after its last write.
-//! - A read counts only if the view is unchanged afterwards and this process is still a member. It
-//!   returns a version without the stable bit only if this handle wrote it: that version has
-//!   happened, and its waiters were rung.
+//! - The value of a read counts only if the view is unchanged afterwards and this process is still
+//!   a member. It returns a version without the stable bit only if this handle wrote it: that
+//!   version has happened, and its waiters were rung.
 //! - A condition that does not hold is not reported from here, since a write checks no view after
 //!   its loads: the slow path tests it again. A condition that holds needs no such check, because
 //!   the swap of *publish* proves that the version is still the current version.
@@ -368,7 +369,9 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// Takes a block that the magazine does not have, from the free list or from the replica.
+    /// Takes a block that the magazine does not have, from the free list or from the replica. The
+    /// operation may be left, so it waits for the replica for a moment only, and the slow path has
+    /// the whole time limit.
     #[cold]
     #[inline(never)]
     fn block_elsewhere(&self, member: MemberId, class: usize) -> Option<u64> {
@@ -399,15 +402,38 @@ impl<'a> RecordOp<'a> {
             installed.remove(replica);
         }
         let mut before = Predecessor::unknown(head);
-        match self.install_everywhere(config, key, &mut before, &mut new_version, installed) {
+        self.stay();
+        // The waits from here on share a deadline, also with the slow path if the call starts over.
+        let call = self.store.begin_call();
+        let finished = self.finish(config, key, &mut before, &mut new_version, installed, header);
+        match &finished {
+            Err(OpError::Again) => call.carry_over(),
+            _ => drop(call),
+        }
+        finished
+    }
+
+    /// Installs a version that the fast path has published, and confirms it if necessary.
+    fn finish(
+        &mut self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        before: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
+        installed: ReplicaSet,
+        header: Header,
+    ) -> OpResult<Option<Version>> {
+        match self.install_everywhere(config, key, before, new_version, installed) {
+            // The swaps above are later than the check of the fast path.
+            Ok(()) if self.store.job.has_ended() => Err(OpError::Fail(StoreError::Closed)),
             Ok(()) => {
                 let _ = self.ring_waiters(config.primary_member(), key.partition);
                 self.confirm_if_salvaged(key, header)
             }
             Err(OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. })) => {
-                self.keep_unused(config, &new_version);
+                self.keep_unused(config, new_version);
                 // If the version did not happen, this returns `Again`, and the call starts over.
-                self.confirm(key, &block)
+                self.confirm(key, &Block::from_words(header))
             }
             Err(fail) => Err(fail),
         }

@@ -98,10 +98,13 @@ impl<'a> RecordOp<'a> {
                 if new_version.blocks[replica].offset().is_none() {
                     continue;
                 }
-                // After an error the time limit of the call is over.
-                let is_patient = !matches!(&published, Err(OpError::Fail(_)));
-                if let Err(OpError::Fail(error)) = fills.wait(self, replica, is_patient) {
-                    new_version.blocks[replica] = DraftBlock::Unsafe;
+                if let Err(OpError::Fail(error)) = fills.wait(self, replica) {
+                    // No request names the block, so it is free when the put has landed: the put is
+                    // a straggler, and a grace period outlasts it.
+                    let taken = std::mem::take(&mut new_version.blocks[replica]);
+                    if let (Some(offset), StoreError::Timeout { .. }) = (taken.offset(), &error) {
+                        self.retire(config.member(replica), new_version.class, offset);
+                    }
                     published = Err(OpError::Fail(error));
                 }
             }
@@ -156,8 +159,8 @@ impl<'a> RecordOp<'a> {
                 offset: self.partition_word(primary, key.partition, PARTITION_WAITERS),
             });
             let compound = self.store.job.start_compound(self.epoch, primary, &parts);
-            let (done, word) = self.await_compound(compound, true)?;
-            fills.wait(self, config.primary, true)?;
+            let (done, word) = self.await_compound(compound)?;
+            fills.wait(self, config.primary)?;
             if done == parts.len() {
                 return Ok(Some((new, word)));
             }
@@ -211,16 +214,13 @@ impl<'a> RecordOp<'a> {
         for (replica, started) in config.indices().zip(started) {
             let Some((compound, len)) = started else { continue };
             let (member, at) = (config.member(replica), &mut cached.at[replica]);
-            // All requests were started together. After a timeout, the requests that have no answer
-            // by then have timed out, too.
-            let is_patient = !matches!(installed, Err(OpError::Fail(_)));
-            let answer = match self.await_compound(compound, is_patient) {
+            let answer = match self.await_compound(compound) {
                 // The block is given up below, so a put to it may stay in flight.
                 Err(OpError::Fail(error)) => Err(OpError::Fail(error)),
                 // A compound operation that this member refused after a change of the view says
                 // nothing about the put of the value before it. That put has timed out if other
                 // requests have.
-                answer => fills.wait(self, replica, is_patient).and(answer),
+                answer => fills.wait(self, replica).and(answer),
             };
             match answer {
                 Ok((done, _)) if done == len => {
@@ -258,8 +258,8 @@ impl<'a> RecordOp<'a> {
 
     /// The number of steps of a compound operation that were executed, and the last word that was
     /// loaded.
-    fn await_compound(&self, compound: Pending, is_patient: bool) -> OpResult<(usize, u64)> {
-        match self.await_answer(compound, is_patient)? {
+    fn await_compound(&self, compound: Pending) -> OpResult<(usize, u64)> {
+        match self.await_answer(compound)? {
             Done::Compound { done, word } => Ok((done, word)),
             other => unreachable!("a compound completed as {other:?}"),
         }
@@ -309,10 +309,8 @@ impl Fills {
     /// Waits until the block of a replica is filled. Only after the compound operation behind the
     /// put was answered, or if none follows: a request that its caller gave up may never be sent,
     /// while the compound operation behind it would still be sent.
-    fn wait(&mut self, op: &RecordOp<'_>, replica: ReplicaIndex, is_patient: bool) -> OpResult<()> {
-        self.pending[replica]
-            .take()
-            .map_or(Ok(()), |pending| op.await_answer(pending, is_patient).map(drop))
+    fn wait(&mut self, op: &RecordOp<'_>, replica: ReplicaIndex) -> OpResult<()> {
+        self.pending[replica].take().map_or(Ok(()), |pending| op.await_answer(pending).map(drop))
     }
 }
 

@@ -3,6 +3,7 @@
 //! A cached location is only a guess. The operation that uses it validates it:
 //! docs/protocol/writing.md, "Cached locations and the fast paths".
 
+use crate::engine::Epoch;
 use crate::store::placement::REPLICA_LIST_MAX;
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{BLOCK_HEADER_LEN, Block, Kind};
@@ -24,6 +25,35 @@ pub(in crate::store) struct CachedLocation {
     pub(in crate::store::record) hint_len: u64,
     /// Whether the call is by key, and not through a handle: its writes set the stable bit.
     pub(in crate::store::record) is_by_key: bool,
+    /// The version that this member's own replica holds, if it is known to be stable. Only over a
+    /// network, and at other replicas than the primary.
+    pub(in crate::store::record) near: NearMark,
+}
+
+/// A near mark: a version that was stable, and where this member's own replica holds it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::record) struct NearMark {
+    /// The view under which the version was known to be stable. A near mark of an older view is not
+    /// used: the next read asks the primary, and finishes what the dead left there.
+    pub(in crate::store::record) epoch: Epoch,
+    /// The own replica, as it was then. The offset of the head word is 0 if nothing is known.
+    pub(in crate::store::record) at: CachedReplica,
+    /// The number of writes of this member with an open outcome, from before the version was known
+    /// to be stable. After a further such write the next read asks the primary, behind the request
+    /// that was not answered.
+    pub(in crate::store::record) open_writes: u64,
+    /// The first two words of the block: which write made the version.
+    pub(in crate::store::record) identity: [u64; 2],
+}
+
+impl NearMark {
+    /// Nothing is known.
+    pub(in crate::store::record) const NOTHING: NearMark = NearMark {
+        epoch: Epoch::ANY,
+        at: CachedReplica::NOTHING,
+        open_writes: 0,
+        identity: [0; 2],
+    };
 }
 
 /// The version that the cached head words name.
@@ -93,6 +123,7 @@ impl CachedLocation {
         version: CachedVersion::NOTHING,
         hint_len: 0,
         is_by_key: false,
+        near: NearMark::NOTHING,
     };
 
     /// Nothing is cached, for a call by key.

@@ -121,6 +121,7 @@ impl<'a> RecordOp<'a> {
     ) {
         new_version.blocks[config.primary] = DraftBlock::Named;
         new_version.is_published = true;
+        self.stay();
         if let Some(cached) = &mut predecessor.cached {
             cached.at[config.primary].head = head;
         }

@@ -117,9 +117,19 @@ impl RecordState {
         cached: &mut CachedLocation,
         value: &[u8],
     ) -> StoreResult<Version> {
-        if let Some(version) = self.change_mapped(key, cached.fast(), FastPut(value))? {
-            return Ok(version);
+        match self.change_mapped(key, cached.fast(), FastPut(value))? {
+            Some(version) => Ok(version),
+            None => self.put_cached_slow(key, cached, value),
         }
+    }
+
+    /// Puts a value with a cached location, on the fast path over a network or on the slow path.
+    fn put_cached_slow(
+        &self,
+        key: &KeyRef<'_>,
+        cached: &mut CachedLocation,
+        value: &[u8],
+    ) -> StoreResult<Version> {
         let written =
             self.run_call(key, |op| match op.put_cached_remote(key, cached, value)? {
                 Some(version) => Ok(Some(version)),
@@ -138,7 +148,8 @@ impl RecordState {
     ) -> StoreResult<Version> {
         match self.change_mapped(key, cached.fast(), FastPut(parts))? {
             Some(version) => Ok(version),
-            None => self.put_cached(key, cached, &parts.concat()),
+            // The mapped fast path is not tried again: it may have waited.
+            None => self.put_cached_slow(key, cached, &parts.concat()),
         }
     }
 
@@ -212,10 +223,8 @@ impl RecordState {
         };
         match done {
             Ok(version) => Ok(version),
-            Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen | OpError::Lost(_)) => {
-                Ok(None)
-            }
             Err(OpError::Fail(error)) => Err(error),
+            Err(_) => Ok(None),
         }
     }
 

@@ -37,7 +37,11 @@ const COLLECT: Duration = Duration::from_millis(5);
 const PIECE: usize = 32;
 
 /// The pause before a removal is tried again at a replica that is filling or did not answer.
-const PATIENCE: Duration = Duration::from_millis(100);
+const REMOVE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many marked buckets a message names, which must be short enough for
+/// [`crate::engine::TRY_SEND_LEN_MAX`].
+const MARKED_MAX: usize = 200;
 
 /// The greatest pause between two checks of retired blocks.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -61,6 +65,9 @@ pub(in crate::store) struct Removals {
     due: Mutex<Tombstones>,
     /// The buckets of this member with nodes to unlink, as partition and bucket.
     marked: Mutex<Vec<u64>>,
+    /// The buckets of other members with nodes to unlink, of which they have not been told: there
+    /// was no room for the message.
+    untold: Mutex<BTreeMap<MemberId, Vec<u64>>>,
     /// The indexes of this member that were given up, as partition and offset of the buckets. Their
     /// nodes and blocks are still to be retired.
     given_up: Mutex<Vec<(usize, u64)>>,
@@ -202,19 +209,53 @@ impl RecordState {
             if replica == self.me() {
                 self.record_marked_buckets(&buckets);
             } else {
-                let _ = self.send(replica, &Message::Marked { buckets });
+                lock(&removal.untold).entry(replica).or_default().extend(buckets);
             }
         }
-        next = next.min(self.reuse_removed());
+        next = next.min(self.tell_marked()).min(self.reuse_removed());
         if self.has_given_up_index() {
             // All participants were in use.
-            next = next.min(now.after(PATIENCE));
+            next = next.min(now.after(REMOVE_PAUSE));
         }
         match (is_more, is_late) {
             (true, _) => now,
-            (false, true) => next.min(now.after(PATIENCE)),
+            (false, true) => next.min(now.after(REMOVE_PAUSE)),
             (false, false) => next,
         }
+    }
+
+    /// Tells other members which of their buckets have nodes to unlink. Waits for no member: the
+    /// buckets of a member that has no room for the message are kept, and so are the buckets that
+    /// do not fit into a message. Returns when to try again.
+    fn tell_marked(&self) -> Time {
+        // The buckets are taken out: the engine is never called under a lock.
+        let mut untold = std::mem::take(&mut *lock(&self.removal.untold));
+        untold.retain(|&replica, buckets| {
+            while !buckets.is_empty() {
+                let count = buckets.len().min(MARKED_MAX);
+                let marked = Message::Marked { buckets: buckets[..count].to_vec() };
+                match self.try_send(replica, &marked) {
+                    Ok(true) => drop(buckets.drain(..count)),
+                    Ok(false) => return true,
+                    // The member is dead, or this member has left.
+                    Err(_) => return false,
+                }
+            }
+            false
+        });
+        if untold.is_empty() {
+            return Time::NEVER;
+        }
+        let mut kept = lock(&self.removal.untold);
+        for (replica, mut buckets) in untold {
+            let kept = kept.entry(replica).or_default();
+            kept.append(&mut buckets);
+            // There are never more than the replica has buckets.
+            kept.sort_unstable();
+            kept.dedup();
+        }
+        drop(kept);
+        self.job.now().after(REMOVE_PAUSE)
     }
 
     /// Records that blocks of removed records wait for a grace period.
@@ -261,6 +302,7 @@ impl RecordState {
             Ok(is_reconciled) => Ok(is_reconciled),
             Err(
                 OpError::Again
+                | OpError::Needs(..)
                 | OpError::Blocked(_)
                 | OpError::Frozen
                 | OpError::Fail(StoreError::Timeout { .. }),
@@ -453,5 +495,61 @@ impl<'a> RecordOp<'a> {
             break;
         }
         self.retire_nodes(removed)
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// The replica of a deleted key is stopped, and its queue of messages is full. When it goes on
+    /// it learns which node it has to unlink.
+    #[test]
+    fn a_replica_without_room_for_a_message_unlinks_nodes_later() {
+        for seed in 0..4 {
+            let (is_over, open) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+            let mut options = SimOptions::new(3, seed).link(Link::Memory);
+            options.message_credit = 4 << 10;
+            options.time_limit = Duration::from_secs(1);
+            options.steps_max = 10_000_000;
+            sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(8).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                open.set(open.get() + 1);
+                nap(&job, "all members", || open.get() == 3);
+                let (state, replica) = (&store.state, MemberId(1));
+                if job.me() == MemberId(0) {
+                    let keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    let key = keys.into_iter().find(|key| store.replicas_of(key) == [replica]);
+                    let key = key.expect("some key");
+                    store.put(&key, b"value").expect("put");
+                    let count_word = state.root(replica) + REMOVALS;
+                    let removals = || job.load(Epoch::ANY, replica, count_word).expect("a count");
+                    job.sleep(Duration::from_secs(1));
+                    let before = removals();
+                    assert!(store.delete(&key).expect("deleted"));
+                    job.inject(Fault::Stop(replica)).expect("a fault");
+                    for len in [64, 0] {
+                        let filler = Message::Marked { buckets: vec![u64::MAX; len] };
+                        while state.try_send(replica, &filler).expect("a living member") {}
+                    }
+                    job.sleep(Duration::from_secs(5));
+                    job.inject(Fault::Resume(replica)).expect("a fault");
+                    nap(&job, "the removal", || removals() > before);
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 }

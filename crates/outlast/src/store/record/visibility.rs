@@ -20,6 +20,10 @@ use crate::store::segment::intent::{
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::value::Version;
 
+/// The length of a *buried* intent: the tombstone of an intent that was aborted for want of memory
+/// has the nonce of the transaction as its value. A block for a tombstone has room for it.
+pub(in crate::store) const BURIED_LEN: usize = 8;
+
 /// The state of a transaction, as its intent says.
 pub(in crate::store) struct IntentStanding {
     /// `None`: the intent does not exist any more. `Joined`: the intent belongs to a coordinated
@@ -100,15 +104,7 @@ impl<'a> RecordOp<'a> {
         }
         let start = offset + value_start(block.len);
         let (old_at, new_at) = found.places();
-        let old = Block {
-            counter: found.old.version.counter,
-            writer: found.old.version.writer,
-            len: found.old_len,
-            is_deleted: !found.old.exists,
-            kind: Kind::Plain,
-            owner: found.old_owner,
-            ..*block
-        };
+        let old = old_version(&found, block);
         match standing.state {
             Some(IntentState::Committed) => {
                 // The committer may be stopped before it rings. No reader may then know more than
@@ -149,7 +145,9 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The version that a writer finds, if no transaction blocks it.
+    /// The version that a writer finds, if no transaction blocks it. A provisional version of an
+    /// aborted transaction blocks no writer: *roll_back* needs room for the old value, and a writer
+    /// that replaces or deletes the value does not.
     #[cold]
     #[inline(never)]
     pub(in crate::store::record) fn free_of_transactions(
@@ -161,7 +159,20 @@ impl<'a> RecordOp<'a> {
     ) -> OpResult<(u64, Block)> {
         match block.kind {
             Kind::Provisional => {
-                Err(blocked(self.read_provisional(primary, offset, block)?.id, key))
+                let found = self.read_provisional(primary, offset, block)?;
+                let standing = self.standing(&found.id)?;
+                // The intent is in another partition. Its state counts only if the view is
+                // unchanged.
+                if !self.is_current() {
+                    return Err(OpError::Again);
+                }
+                if standing.state != Some(IntentState::Aborted) {
+                    return Err(blocked(found.id, key));
+                }
+                let old = old_version(&found, block);
+                let start = offset + value_start(block.len) + found.places().0;
+                let seen = (start - value_start(old.len), old);
+                self.resealed(key, primary, offset, block, seen)
             }
             Kind::Lost => Err(self.lost(key)),
             _ => {
@@ -236,6 +247,9 @@ impl<'a> RecordOp<'a> {
         const JOINED: usize = INTENT_HEAD + 8;
         let mut bytes = [0; JOINED];
         let len = self.read_own(&intent_key(id.member, id.slot), &mut bytes, INTENT_HEAD)?;
+        if len == BURIED_LEN && bytes[..len] == id.nonce.to_le_bytes() {
+            return Ok(IntentStanding { state: Some(IntentState::Aborted), ..gone });
+        }
         let Some(intent) =
             Intent::decode_head(&bytes[..len]).filter(|intent| intent.nonce == id.nonce)
         else {
@@ -267,7 +281,8 @@ impl<'a> RecordOp<'a> {
     }
 
     /// Reads the first `len` bytes of a record of the store's own. Returns `len`, or 0 if the
-    /// record has fewer bytes or does not exist.
+    /// record has fewer bytes or does not exist. Of a buried intent it reads the nonce, and returns
+    /// [`BURIED_LEN`].
     fn read_own(&self, key: &[u8], bytes: &mut [u8], len: usize) -> OpResult<usize> {
         let key = self.store.any_key_ref(key);
         let config = self.config(key.partition)?;
@@ -280,11 +295,25 @@ impl<'a> RecordOp<'a> {
         if block.kind == Kind::Lost {
             return Err(self.lost(&key));
         }
-        if block.is_deleted || block.len < len as u64 {
+        let len = if block.is_deleted { BURIED_LEN } else { len };
+        if block.len < len as u64 {
             return Ok(0);
         }
         self.get(primary, offset + value_start(block.len), &mut bytes[..len])?;
         Ok(len)
+    }
+}
+
+/// The header of the version before a provisional version.
+fn old_version(found: &Provisional, block: &Block) -> Block {
+    Block {
+        counter: found.old.version.counter,
+        writer: found.old.version.writer,
+        len: found.old_len,
+        is_deleted: !found.old.exists,
+        kind: Kind::Plain,
+        owner: found.old_owner,
+        ..*block
     }
 }
 

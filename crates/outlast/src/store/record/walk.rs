@@ -1,5 +1,6 @@
 //! The walk over all records of a partition at its primary.
 
+use crate::engine::deadline;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::OpResult;
 use crate::store::record::key::KeyRef;
@@ -9,7 +10,7 @@ use crate::store::segment::layout::Block;
 impl RecordOp<'_> {
     /// Reconciles each record of a partition with a wanted key, and calls `each` with the key, and
     /// with the offset and the header of its block at the primary. Records without a version are
-    /// skipped.
+    /// skipped. A walk takes as long as there are records: each bucket has the time limit.
     pub(in crate::store) fn for_each_record(
         &self,
         config: &Configuration,
@@ -19,6 +20,7 @@ impl RecordOp<'_> {
     ) -> OpResult<()> {
         let primary = config.primary_member();
         for bucket in 0..self.store.bucket_count {
+            deadline::restart();
             for node in self.nodes(config, config.primary, partition, bucket)? {
                 if !is_wanted(&node.key) {
                     continue;

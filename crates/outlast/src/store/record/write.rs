@@ -60,6 +60,9 @@ pub(in crate::store) enum Change<'a> {
     /// The current value, with this member as the owner of the key.
     Adopt(Vec<u8>),
     Delete,
+    /// Deletes the key and leaves a mark of 8 bytes in the tombstone, which stays until the key is
+    /// put again.
+    Bury(u64),
     Nothing,
 }
 
@@ -229,11 +232,14 @@ impl<'a> RecordOp<'a> {
                 Kind::Plain => (offset, block),
                 _ => self.free_of_transactions(key, primary, offset, &block)?,
             };
-            current = Some(CurrentVersion { version: block.version() });
-            owner = block.owner;
-            if needs_value {
-                buffer.resize(block.len as usize, 0);
-                self.get_value(key.key, primary, offset, &block, &mut buffer)?;
+            // An aborted transaction may have locked a key that did not exist.
+            if !block.is_deleted {
+                current = Some(CurrentVersion { version: block.version() });
+                owner = block.owner;
+                if needs_value {
+                    buffer.resize(block.len as usize, 0);
+                    self.get_value(key.key, primary, offset, &block, &mut buffer)?;
+                }
             }
         }
         let owned;
@@ -253,6 +259,10 @@ impl<'a> RecordOp<'a> {
                 (owned.as_slice(), false)
             }
             Change::Delete => (&[][..], true),
+            Change::Bury(mark) => {
+                owned = mark.to_le_bytes().to_vec();
+                (owned.as_slice(), true)
+            }
             Change::Nothing => {
                 return if self.is_still_current(config, key.partition)? {
                     Ok(None)
@@ -380,10 +390,14 @@ impl<'a> RecordOp<'a> {
         attributes: VersionAttributes,
     ) -> OpResult<Option<Version>> {
         let (store, primary) = (self.store, config.primary_member());
+        let open_writes = store.open_writes(key.partition);
         if predecessor.word == 0
             && let Err(error) = self.make_record(config, key, &mut predecessor)
         {
-            store.record_tombstone(key.key, 0);
+            // A call that waits for blocks comes back (`RecordState::run_call`).
+            if !matches!(error, OpError::Needs(..)) {
+                store.record_tombstone(key.key, 0);
+            }
             return Err(error);
         }
         // The floor is loaded after the record was found: a removal before that had raised the
@@ -419,8 +433,9 @@ impl<'a> RecordOp<'a> {
                     cached.set_version(&block, class);
                     cached.hint = cached.at[config.primary].head.offset().unwrap_or(0);
                     cached.hint_len = block.len;
+                    self.mark_near(config, key, cached, &block, open_writes);
                 }
-                if attributes.is_deleted {
+                if attributes.is_deleted && value.is_empty() {
                     store.record_tombstone(key.key, block.counter);
                 }
             }
@@ -429,13 +444,14 @@ impl<'a> RecordOp<'a> {
                     cached.forget();
                 }
                 self.keep_unused(config, &new_version);
-                if result.is_err() && predecessor.block.is_none() {
+                let is_over = !matches!(result, Ok(_) | Err(OpError::Needs(..)));
+                if is_over && predecessor.block.is_none() {
                     // The record may stay empty, and is then removed like a tombstone.
                     store.record_tombstone(key.key, 0);
                 }
             }
         }
-        match result {
+        let outcome = match result {
             Ok(false) => Err(OpError::Again),
             // Another thread has ended the membership: the last swap may have gone to memory that
             // is no longer shared.
@@ -454,7 +470,11 @@ impl<'a> RecordOp<'a> {
                 }
             }
             Err(fail) => Err(fail),
+        };
+        if matches!(outcome, Err(OpError::Fail(_))) {
+            store.record_open_write(key.partition);
         }
+        outcome
     }
 
     /// *check* for a key without a record, once the caller's condition holds: makes the record at
@@ -496,6 +516,8 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         block: &Block,
     ) -> OpResult<Option<Version>> {
+        // Its number must stay, by which helpers report the outcome.
+        self.stay();
         let mut budget = RetryBudget::default();
         loop {
             self.renew();

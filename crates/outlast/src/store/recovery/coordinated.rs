@@ -32,10 +32,10 @@ use std::time::Duration;
 
 /// The first pause between two looks at a condition that this member waits for. It doubles with
 /// each look.
-const PATIENCE: Duration = Duration::from_micros(50);
+const LOOK_PAUSE: Duration = Duration::from_micros(50);
 
 /// The longest pause between two looks.
-const PATIENCE_MAX: Duration = Duration::from_millis(20);
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// The error of the store for an error of a communicator.
 pub(in crate::store) fn rma_error(error: rma::Error) -> StoreError {
@@ -129,25 +129,31 @@ impl RecoveryState {
         mut whom: MemberId,
         mut look: impl FnMut() -> StoreResult<Option<T>>,
     ) -> StoreResult<T> {
-        let (job, mut pause) = (&self.job, PATIENCE);
+        let (job, mut pause) = (&self.job, LOOK_PAUSE);
+        let (unnamed, mut last) = (whom, until);
         loop {
             let bell = job.bell();
             match look() {
                 Ok(Some(answer)) => return Ok(answer),
-                Ok(None) => {}
-                // The member is stopped, and may resume in time.
-                Err(StoreError::Timeout { member, .. }) => whom = member,
+                // The member that was named before has answered. What is waited for now is an
+                // activity of this member. It may wait for another member until the same deadline,
+                // and say afterwards for which.
+                Ok(None) => (whom, last) = (unnamed, until.after(LOOK_PAUSE_MAX)),
+                // The member is stopped, and may resume in time. This member takes its place in the
+                // error for a moment, while another activity polls the requests to it.
+                Err(StoreError::Timeout { member, .. }) if member == self.me() => {}
+                Err(StoreError::Timeout { member, .. }) => (whom, last) = (member, until),
                 Err(error) => return Err(error),
             }
             let now = job.now();
             if job.has_ended() {
                 return Err(StoreError::Closed);
             }
-            if now >= until {
+            if now >= last {
                 return Err(StoreError::Timeout { member: whom, limit: job.time_limit() });
             }
-            job.park(bell, until.min(now.after(pause)));
-            pause = (pause * 2).min(PATIENCE_MAX);
+            job.park(bell, last.min(now.after(pause)));
+            pause = (pause * 2).min(LOOK_PAUSE_MAX);
         }
     }
 

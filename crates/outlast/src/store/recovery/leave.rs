@@ -26,10 +26,10 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// The first pause between two looks whether operations have ended or replicas are complete.
-const PATIENCE: Duration = Duration::from_millis(1);
+const LEAVE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest pause between two looks. Pauses double up to this.
-const PATIENCE_MAX: Duration = Duration::from_millis(50);
+const LEAVE_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// How often a leaver repeats its message to members that have not answered.
 const REMIND: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ impl RecoveryState {
             return Err(StoreError::Closed);
         }
         let began = job.now();
-        let mut pause = PATIENCE;
+        let mut pause = LEAVE_PAUSE;
         lock(&self.leavers.own).is_leaving = true;
         // The background takes *announce*, *acknowledge* and *hand_over*.
         job.ring(me).map_err(engine_error)?;
@@ -52,7 +52,11 @@ impl RecoveryState {
             let is_handing = lock(&self.leavers.own).is_handing;
             let in_the_way = match is_handing {
                 false => self.not_acknowledged(),
-                true => self.incomplete_replica()?,
+                true => match self.incomplete_replica() {
+                    // A replica is stopped, or a partition is being salvaged.
+                    Err(StoreError::Timeout { member, .. }) => Some(member),
+                    other => other?,
+                },
             };
             if is_handing && in_the_way.is_none() {
                 return Ok(());
@@ -66,7 +70,7 @@ impl RecoveryState {
                 return Err(StoreError::Timeout { member, limit: now.since(began) });
             }
             job.park(bell, deadline.min(now.after(pause)));
-            pause = (pause * 2).min(PATIENCE_MAX);
+            pause = (pause * 2).min(LEAVE_PAUSE_MAX);
         }
     }
 
@@ -172,7 +176,7 @@ impl RecoveryState {
         }
         let is_done = later.is_empty();
         lock(&self.leavers.due).extend(later);
-        if is_done { Time::NEVER } else { self.job.now().after(PATIENCE) }
+        if is_done { Time::NEVER } else { self.job.now().after(LEAVE_PAUSE) }
     }
 
     /// *announce* and *hand_over* of this member's own leaving. Returns when to run again.
@@ -275,8 +279,10 @@ mod tests {
                     job.inject(Fault::Resume(unaware)).expect("a fault");
                 } else if job.me() == leaver {
                     nap(&job, "the beginning", || stage.get() == 1);
-                    let left = store.leave(job.now());
-                    assert!(matches!(left, Err(StoreError::Timeout { .. })), "{left:?}");
+                    while !lock(&store.state.leavers.own).is_leaving {
+                        let left = store.leave(job.now().after(Duration::from_micros(500)));
+                        assert!(matches!(left, Err(StoreError::Timeout { .. })), "{left:?}");
+                    }
                 } else if job.me() == unaware {
                     while stage.get() < 2 {
                         job.sleep(Duration::from_micros(1));

@@ -11,6 +11,7 @@
 //! counters of the old life began at a smaller configuration number.
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/loss.md"))]
 
+use crate::engine::deadline::Deadline;
 use crate::engine::{MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 /// The pause before the next look for lost partitions, if a member did not answer or a partition is
 /// being salvaged.
-const PATIENCE: Duration = Duration::from_millis(100);
+const NOTIFY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A function of the program that is called with the lost partitions.
 type Listener = Arc<dyn Fn(&[usize]) + Send + Sync>;
@@ -92,8 +93,8 @@ impl RecoveryState {
     /// lives again.
     pub(in crate::store) fn accept_loss(&self, partition: usize) -> StoreResult<()> {
         let job = &self.job;
-        let limit = job.time_limit();
-        let until = job.now().after(limit);
+        let _call = self.begin_call();
+        let (limit, until) = (job.time_limit(), job.deadline());
         lock(&self.loss.refusals).remove(&partition);
         let mut asked = None;
         loop {
@@ -214,9 +215,9 @@ impl RecoveryState {
         }
         let fates: StoreResult<Vec<Fate>> =
             (0..self.placement.partitions).map(|partition| self.fate(partition)).collect();
-        let Ok(fates) = fates else { return self.job.now().after(PATIENCE) };
+        let Ok(fates) = fates else { return self.job.now().after(NOTIFY_PAUSE) };
         if fates.contains(&Fate::Pending) {
-            return self.job.now().after(PATIENCE);
+            return self.job.now().after(NOTIFY_PAUSE);
         }
         // Stored before the damage is read: damage that is recorded from here on is reported the
         // next time.
@@ -230,7 +231,7 @@ impl RecoveryState {
                 Ok(_) => lost.push(partition),
                 Err(_) => {
                     self.loss.told.store(u64::MAX, Ordering::Release);
-                    return self.job.now().after(PATIENCE);
+                    return self.job.now().after(NOTIFY_PAUSE);
                 }
             }
         }
@@ -239,6 +240,7 @@ impl RecoveryState {
         if !lost.is_empty() {
             // The listeners belong to the program. Their calls wait as long as calls of the program
             // do.
+            let _deadline = Deadline::listener();
             self.is_listening.store(true, Ordering::Relaxed);
             listeners.iter().for_each(|listener| listener(&lost));
             self.is_listening.store(false, Ordering::Relaxed);

@@ -26,7 +26,7 @@ use std::time::Duration;
 const PIECE: usize = 4096;
 
 /// The pause before the next attempt, if a piece of work could not be done.
-const PATIENCE: Duration = Duration::from_millis(100);
+const RECLAIM_PAUSE: Duration = Duration::from_millis(100);
 
 /// The progress of reclaiming at this replica.
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl RecoveryState {
             // because no other round will visit the blocks of these dead members.
             Err(_) => {
                 lock(&self.reclaim).round = Some(round);
-                self.job.now().after(PATIENCE)
+                self.job.now().after(RECLAIM_PAUSE)
             }
         }
     }
@@ -260,7 +260,7 @@ impl RecoveryState {
         if self.has_given_up_index() {
             // *mark* may have found the next index of a partition. The blocks of the index that was
             // given up are retired first.
-            return Ok(Some(job.now().after(PATIENCE)));
+            return Ok(Some(job.now().after(RECLAIM_PAUSE)));
         }
         // *free*.
         let Some(grace) = round.grace.take() else { return Ok(None) };
@@ -276,7 +276,7 @@ impl RecoveryState {
         }
         if !round.candidates.is_empty() {
             // Pinned blocks are freed later.
-            return Ok(Some(job.now().after(PATIENCE)));
+            return Ok(Some(job.now().after(RECLAIM_PAUSE)));
         }
         Ok(None)
     }

@@ -17,7 +17,7 @@ use crate::store::record::state::RecordOp;
 use crate::store::recovery::salvage::{Fate, Salvaged};
 use crate::store::recovery::state::RecoveryState;
 use crate::store::segment::head::{Phase, State};
-use crate::store::segment::layout::{Kind, PARTICIPANTS};
+use crate::store::segment::layout::{Kind, PARTICIPANTS, PARTITION_STATE};
 use crate::store::steps;
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -32,10 +32,10 @@ const PIECE: usize = 256;
 const PIECE_RECORDS: usize = 8;
 
 /// How long to wait for a replica that has not made its index yet, or for a stopped repairer.
-const PATIENCE: Duration = Duration::from_millis(5);
+const REPAIR_PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest pause between two looks at a stopped replica. Pauses double up to this.
-const PATIENCE_MAX: Duration = Duration::from_millis(100);
+const REPAIR_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// The longest pause before a replica without room is tried again. Each attempt visits all records.
 const FULL_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl Default for Repair {
             epoch,
             left: VecDeque::new(),
             waiting: Vec::new(),
-            pause: PATIENCE,
+            pause: REPAIR_PAUSE,
             not_before: Time(0),
             is_busy: false,
         }
@@ -128,7 +128,7 @@ impl Work {
             states: [State(0); REPLICA_LIST_MAX],
             full: ReplicaSet::EMPTY,
             retry: Time(0),
-            pause: PATIENCE,
+            pause: REPAIR_PAUSE,
             since: None,
             pulse: None,
             is_taken_over: false,
@@ -205,21 +205,25 @@ impl RecoveryState {
             let mut repair = lock(&self.repair);
             repair.is_busy = false;
             repair.not_before = now.after(rest);
-            let is_waiting = matches!(result, Ok(Progress::Waiting(_)) | Err(OpError::Fail(_)));
-            repair.pause = if is_waiting { (repair.pause * 2).min(PATIENCE_MAX) } else { PATIENCE };
+            repair.pause = match &result {
+                Ok(Progress::Done | Progress::More(_)) => REPAIR_PAUSE,
+                _ => (repair.pause * 2).min(REPAIR_PAUSE_MAX),
+            };
             match result {
                 Ok(Progress::Done) => {}
                 Ok(Progress::More(work)) => repair.left.push_front(work),
                 Ok(Progress::Waiting(work)) => repair.waiting.push(work),
                 // If the view has changed, the list is made again. Otherwise another member was
                 // faster, or a transaction or a freeze is in the way.
-                Err(OpError::Again | OpError::Blocked(_) | OpError::Frozen) => {
-                    repair.left.push_back(Work::new(work.partition))
-                }
+                Err(
+                    OpError::Again | OpError::Needs(..) | OpError::Blocked(_) | OpError::Frozen,
+                ) => repair.left.push_back(Work::new(work.partition)),
                 // A lost partition and a closed store have nothing to repair. After any other
-                // failure, for example of a replica that does not answer, the partition is tried
-                // again.
+                // failure the partition is tried again. If a replica has not answered, the round
+                // goes on where it was: everything before this piece is copied, as at the end of a
+                // piece. Rounds from the start might never end if replicas are slow now and then.
                 Err(OpError::Lost(_) | OpError::Fail(StoreError::Closed)) => {}
+                Err(OpError::Fail(StoreError::Timeout { .. })) => repair.waiting.push(work),
                 Err(OpError::Fail(_)) => {
                     let Work { partition, pulse, is_taken_over, .. } = work;
                     repair.waiting.push(Work { pulse, is_taken_over, ..Work::new(partition) });
@@ -304,6 +308,51 @@ impl RecoveryState {
             }
         }
         Ok(status)
+    }
+}
+
+/// What repair has left to do at a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store) struct RepairLeft {
+    /// The partitions that this member still has to visit.
+    pub(in crate::store) partitions: usize,
+    /// The replicas that are known to be missing in the partitions of which it is the primary.
+    pub(in crate::store) replicas: usize,
+}
+
+impl RecoveryState {
+    /// What repair has left to do at this member, without any request to another member and without
+    /// a wait: for the status page. It finds nothing in partitions whose configuration this member
+    /// has not entered yet, which it does at its visit.
+    pub(in crate::store) fn repair_left(&self) -> RepairLeft {
+        let visits: Vec<usize> = {
+            let repair = lock(&self.repair);
+            if repair.left.is_empty() && repair.waiting.is_empty() && !repair.is_busy {
+                return RepairLeft::default();
+            }
+            repair.left.iter().chain(&repair.waiting).map(|work| work.partition).collect()
+        };
+        let (epoch, leaving) = (self.job.epoch(), self.leavers.members());
+        let is_missing = |replica: MemberId, partition: usize| {
+            let word = self.root(replica) + self.layout.partition(partition) + PARTITION_STATE;
+            let state = self.job.load(Epoch::ANY, replica, word);
+            state.is_ok_and(|state| State(state).phase() != Phase::Complete)
+        };
+        let missing = |&partition: &usize| {
+            let config = self.known_configuration(partition, epoch);
+            let Some(config) = config.filter(|config| config.primary_member() == self.me()) else {
+                return 0;
+            };
+            match self.job.is_mapped() {
+                true => {
+                    let replicas = config.replicas.iter().filter(|&&r| !leaving.contains(r));
+                    replicas.filter(|&&replica| is_missing(replica, partition)).count()
+                }
+                // Over a network the states of the other replicas are not at hand.
+                false => 1,
+            }
+        };
+        RepairLeft { partitions: visits.len(), replicas: visits.iter().map(missing).sum() }
     }
 }
 
@@ -431,6 +480,8 @@ impl RecoveryState {
                 // member has the record removed.
                 match head.offset().map(|offset| op.read_block(primary, offset)).transpose()? {
                     None => store.record_tombstone(&node.key, 0),
+                    // A buried intent stays until a transaction uses its record again.
+                    Some(block) if block.is_deleted && block.len > 0 => {}
                     Some(block) if block.is_deleted => {
                         store.record_tombstone(&node.key, block.counter)
                     }
@@ -608,5 +659,109 @@ impl RecoveryState {
             }
         }
         Progress::Waiting(Work { position: 0, since: Some(since), ..work })
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::engine::sim::{self, Cost, Link, Options as SimOptions};
+    use crate::engine::{Fault, MemberId};
+    use crate::job::Job;
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    /// The background waits for a single answer for a sixteenth of it.
+    const LIMIT: Duration = Duration::from_secs(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The options of three members over a network with this cost.
+    fn plan(seed: u64, cost: Cost) -> SimOptions {
+        let mut options = SimOptions::new(3, seed).link(Link::Network);
+        (options.time_limit, options.cost) = (LIMIT, Some(cost));
+        options
+    }
+
+    fn run(mut options: SimOptions, body: impl Fn(Job) + 'static) {
+        options.steps_max = 20_000_000;
+        sim::run(&options, body).expect_ok();
+    }
+
+    fn end(job: &Job, store: &Store) {
+        let _ = store.close();
+        let _ = job.leave();
+    }
+
+    fn open(job: &Job) -> Store {
+        let wanted = Options::new().replicas(2).partitions(4).expected_keys(1000);
+        Store::open(job, wanted).expect("open")
+    }
+
+    /// Each value takes 0.2 s from a member to another, several times as long as the background
+    /// waits for an answer. Its replica is made again all the same, and meanwhile the repairer
+    /// serves the members that need blocks.
+    #[test]
+    fn repair_moves_values_that_take_longer_than_the_background_waits() {
+        for seed in 0..4 {
+            // 10 MB/s.
+            let cost = Cost { gap_per_byte_ps: 100_000, ..Cost::default() };
+            run(plan(seed, cost), move |job: Job| {
+                let store = open(&job);
+                if job.me() == MemberId(0) {
+                    let keys: Vec<String> = (0..4).map(|number| format!("key/{number}")).collect();
+                    for key in &keys {
+                        store.put(key.as_bytes(), &vec![7; 2_000_000]).expect("put");
+                    }
+                    job.inject(Fault::Kill(MemberId(2))).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(MemberId(2)));
+                    let status = store.wait_repaired(job.now().after(20 * SECOND)).expect("known");
+                    assert!(status.is_repaired(), "{status:?}");
+                    job.inject(Fault::Kill(MemberId(1))).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(MemberId(1)));
+                    for key in &keys {
+                        let found = store.get(key.as_bytes()).expect("read").expect("there");
+                        assert!(found.bytes() == vec![7; 2_000_000], "{key}");
+                    }
+                } else {
+                    nap(&job, "the end", || false);
+                }
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A replica is stopped now and then, for longer than the background waits, and seldom goes on
+    /// for as long as a round of repair takes. Repair goes on where it was, and comes to its end.
+    #[test]
+    fn repair_goes_on_where_it_was_when_a_replica_answers_late() {
+        for seed in 0..4 {
+            let cost = Cost { latency: Duration::from_micros(200), ..Cost::default() };
+            let is_over = Rc::new(Cell::new(false));
+            run(plan(seed, cost), move |job: Job| {
+                let store = open(&job);
+                let [stopped, dead] = [1, 2].map(MemberId);
+                if job.me() == MemberId(0) {
+                    let keys: Vec<String> =
+                        (0..1000).map(|number| format!("key/{number}")).collect();
+                    for key in &keys {
+                        store.put(key.as_bytes(), b"value").expect("put");
+                    }
+                    job.inject(Fault::Kill(dead)).expect("a fault");
+                    for _ in 0..100 {
+                        job.inject(Fault::Stop(stopped)).expect("a fault");
+                        job.sleep(LIMIT / 8);
+                        job.inject(Fault::Resume(stopped)).expect("a fault");
+                        job.sleep(LIMIT / 4);
+                    }
+                    let missing = store.replicas_missing().expect("known");
+                    assert_eq!(missing, 0, "replicas are missing");
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get() && job.me() != dead);
+                end(&job, &store);
+            });
+        }
     }
 }

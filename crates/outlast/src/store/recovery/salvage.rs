@@ -14,7 +14,6 @@
 
 use crate::engine::{Epoch, Error, MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::memory::allocator::BACKGROUND_WAIT;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
@@ -162,8 +161,7 @@ impl RecoveryState {
         let job = &self.job;
         // Two backgrounds may each need a partition that the other has to salvage. The wait is
         // short there, so that each comes back to its own work.
-        let limit = if self.is_background() { BACKGROUND_WAIT } else { job.time_limit() };
-        let until = job.now().after(limit);
+        let (limit, until) = self.wait_for_replica();
         loop {
             let bell = job.bell();
             match self.fate(partition)? {

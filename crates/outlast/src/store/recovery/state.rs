@@ -37,7 +37,7 @@ impl std::ops::Deref for RecoveryState {
 
 impl RecoveryState {
     /// Whether all living members have called `close`. From then on no member repairs replicas.
-    pub(in crate::store::recovery) fn is_ending(&self) -> bool {
+    pub(in crate::store) fn is_ending(&self) -> bool {
         let closing = lock(&self.closing).clone();
         self.job.view().living().all(|member| closing.contains(member))
     }

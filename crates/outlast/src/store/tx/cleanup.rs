@@ -200,13 +200,14 @@ impl TxState {
                 }
             }
             if let Some(due) = orphaned_intents.not_before.filter(|&due| now < due) {
-                return if orphaned_intents.left.is_empty() { Time::NEVER } else { due };
+                let is_over = orphaned_intents.left.is_empty() && orphaned_intents.full.is_empty();
+                return if is_over { Time::NEVER } else { due };
             }
             let next = orphaned_intents.left.pop();
             orphaned_intents.is_busy = next.is_some();
             next
         };
-        let Some((member, slot)) = next else { return Time::NEVER };
+        let Some((member, slot)) = next else { return self.roll_back_later() };
         let ended = self.end_orphaned_intent(member, slot);
         let is_lost =
             matches!(ended, Err(StoreError::DataLost { .. })) && self.is_intent_lost(member, slot);
@@ -214,9 +215,13 @@ impl TxState {
         let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
         orphaned_intents.is_busy = false;
         match ended {
+            Ok(None) | Err(StoreError::Closed) => {}
+            Ok(Some(full)) => {
+                orphaned_intents.full.push(full);
+                orphaned_intents.not_before = Some(now.after(LATER));
+            }
             // A lost intent needs no end: once the loss is accepted, each operation that meets a
             // key of it rolls that key back.
-            Ok(()) | Err(StoreError::Closed) => {}
             Err(_) if is_lost => {}
             // This includes the loss of the recovery decision that the intent depends on. While the
             // intent is there, an operation may meet it and ask for its decision. The record must
@@ -226,20 +231,55 @@ impl TxState {
                 orphaned_intents.not_before = Some(now.after(LATER));
             }
         }
-        if orphaned_intents.left.is_empty() { Time::NEVER } else { now }
+        let is_over = orphaned_intents.left.is_empty() && orphaned_intents.full.is_empty();
+        if is_over { Time::NEVER } else { now }
     }
 
-    /// *release* for an intent of a dead member: ends the transaction, and deletes the record.
-    fn end_orphaned_intent(&self, member: MemberId, slot: u32) -> StoreResult<()> {
+    /// *roll_back* again at the keys of an aborted transaction for which there was no room. Returns
+    /// when to run again.
+    fn roll_back_later(&self) -> Time {
+        let full = lock(&self.transactions.orphaned_intents).full.pop();
+        let Some((id, keys)) = full else { return Time::NEVER };
+        let ended = self.conclude(id, &keys).and_then(|()| self.delete_intent(id.member, id.slot));
+        let now = self.job.now();
+        let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
+        if !matches!(ended, Ok(()) | Err(StoreError::Closed)) {
+            orphaned_intents.full.insert(0, (id, keys));
+            orphaned_intents.not_before = Some(now.after(LATER));
+        }
+        if orphaned_intents.full.is_empty() { Time::NEVER } else { now.after(LATER) }
+    }
+
+    /// *release* for an intent of a dead member: ends the transaction, and deletes the record. If
+    /// a replica has no room for old values, returns the transaction with its keys: it is aborted,
+    /// and nothing has to wait for room.
+    fn end_orphaned_intent(
+        &self,
+        member: MemberId,
+        slot: u32,
+    ) -> StoreResult<Option<(IntentId, Vec<Vec<u8>>)>> {
         let _step = within(steps::Step::TxRelease);
         let key = intent_key(member, slot);
         let found = self.run(|op| self.look_in(op, Reader::Any, &self.any_key_ref(&key), true))?;
-        let Some(value) = found.value else { return Ok(()) };
+        let Some(value) = found.value else { return Ok(None) };
         if let Some(intent) = Intent::decode(value.bytes()) {
-            self.conclude(IntentId { member, slot, nonce: intent.nonce }, &intent.keys)?;
+            let id = IntentId { member, slot, nonce: intent.nonce };
+            match self.conclude(id, &intent.keys) {
+                Err(StoreError::OutOfMemory { .. })
+                    if self.run(|op| op.read_intent(&id))?.state == Some(IntentState::Aborted) =>
+                {
+                    return Ok(Some((id, intent.keys)));
+                }
+                ended => ended?,
+            }
         }
+        self.delete_intent(member, slot).map(|()| None)
+    }
+
+    /// Deletes the intent record of a dead member, when no key needs it any more.
+    fn delete_intent(&self, member: MemberId, slot: u32) -> StoreResult<()> {
         // Another heir may delete the record, too. A dead member writes no new intent there.
-        self.write(&key, false, |current, _| {
+        self.write(&intent_key(member, slot), false, |current, _| {
             Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
         })?;
         Ok(())

@@ -313,6 +313,7 @@ impl Transaction {
     /// answered in time, the background does it, so that the call ends.
     pub(in crate::store) fn release(&mut self) {
         if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+            let _call = self.state.begin_call();
             let (inner, keys) = (&self.state, keys.into_iter().collect());
             let is_joined = self.recovery.is_some();
             match self.is_late {
@@ -410,7 +411,7 @@ impl TxState {
     ) -> StoreResult<Option<Version>> {
         let _step = within(steps::Step::TxLock);
         let key = self.key_ref(key)?;
-        self.run_as(by.attempts, |op| {
+        self.run_on_key(by.attempts, &key, |op| {
             self.lock_key_in(op, &key, by.recovery, id, seen, &new, new_bytes)
         })
     }
@@ -612,11 +613,12 @@ impl TxState {
     }
 
     /// After *apply*: returns an error if a change of a committed transaction was lost, or may have
-    /// been lost. The partition of a key can have been lost, and its loss accepted, while the key
-    /// was locked. Then the new value is gone with the provisional version. The partition of the
-    /// intent can have been lost, too. Then an operation that met a key before *apply* has rolled
-    /// it back. In a coordinated recovery (`recovery`) this holds for the recovery decision as
-    /// well.
+    /// been lost, or if a replica has not answered: other members read an acknowledged change while
+    /// any replica is stopped. The partition of a key can have been lost, and its loss accepted,
+    /// while the key was locked. Then the new value is gone with the provisional version. The
+    /// partition of the intent can have been lost, too. Then an operation that met a key before
+    /// *apply* has rolled it back. In a coordinated recovery (`recovery`) this holds for the
+    /// recovery decision as well.
     ///
     /// A key at which this call has replaced the provisional version itself was not lost before the
     /// decision, so no answer about it is needed. No key needs a check if the view is unchanged and
@@ -645,6 +647,11 @@ impl TxState {
                 (_, true) => {}
                 (found, false) => is_there &= found?,
             }
+        }
+        if let (Err(error @ StoreError::Timeout { .. }), None) = (&applied.ended, recovery) {
+            // A key may be published and not installed at the replica that is late. No member could
+            // read it before that replica goes on, so the change is not acknowledged.
+            return Err(error.clone());
         }
         if is_there {
             return Ok(());
@@ -791,5 +798,56 @@ mod tests {
             report.expect_ok();
         }
         assert!(ignorant.get() > 5, "{}", ignorant.get());
+    }
+
+    /// *lock* makes the record of a new key, and times out while it waits for a block of a stopped
+    /// replica. When the replica goes on the record is removed.
+    #[test]
+    fn a_lock_that_waits_for_blocks_in_vain_leaves_no_record() {
+        for seed in 0..4 {
+            let (is_over, open) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+            let mut plan = SimOptions::new(3, seed).link(Link::Memory);
+            (plan.time_limit, plan.steps_max) = (Duration::from_secs(1), 10_000_000);
+            let report = sim::run(&plan, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(16).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                open.set(open.get() + 1);
+                nap(&job, "all members", || open.get() == 3);
+                if job.me() == MemberId(0) {
+                    let intent_at = store.replicas_of(&intent_key(job.me(), 0))[0];
+                    let replica = if intent_at == MemberId(1) { MemberId(2) } else { MemberId(1) };
+                    let keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                    let mut keys: Vec<Vec<u8>> =
+                        keys.filter(|key| store.replicas_of(key) == [replica]).take(9).collect();
+                    let new = keys.split_off(7);
+                    // Afterwards this member has blocks for records, and none for large values.
+                    keys.iter().for_each(|key| _ = store.put(key, b"value").expect("put"));
+                    job.inject(Fault::Stop(replica)).expect("a fault");
+                    let put = |tx: &mut Transaction| {
+                        new.iter().try_for_each(|key| tx.put(key, &[7; 10_000]))
+                    };
+                    let result: Result<(), StoreError> = store.transaction(put);
+                    assert!(matches!(result, Err(StoreError::Timeout { .. })), "{result:?}");
+                    let has_record = || {
+                        new.iter().any(|key| {
+                            let key = store.state.any_key_ref(key);
+                            let find = |op: &mut RecordOp<'_>| {
+                                let config = op.config(key.partition)?;
+                                op.find(config, config.primary, &key)
+                            };
+                            store.state.run(find).expect("found").is_some()
+                        })
+                    };
+                    assert!(has_record(), "the record was made before the wait");
+                    job.inject(Fault::Resume(replica)).expect("a fault");
+                    nap(&job, "the removal", || !has_record());
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
     }
 }

@@ -22,9 +22,9 @@ use std::time::Duration;
 
 /// How long an operation waits for an undecided transaction before it aborts that transaction. The
 /// time doubles with each failed attempt of the transaction.
-const PATIENCE: Duration = Duration::from_micros(200);
+const ABORT_AFTER: Duration = Duration::from_micros(200);
 
-/// How often [`PATIENCE`] doubles at most: to 0.1 s.
+/// How often [`ABORT_AFTER`] doubles at most: to 0.1 s.
 const DOUBLINGS: u32 = 9;
 
 /// The pause between two looks at a transaction that an operation waits for.
@@ -65,7 +65,7 @@ impl TxState {
             if attempts > standing.attempts { 0 } else { standing.attempts.min(DOUBLINGS) };
         let until = match *blocked {
             Some((other, until)) if other == id => until,
-            _ => now.after(PATIENCE * (1 << doublings)),
+            _ => now.after(ABORT_AFTER * (1 << doublings)),
         };
         *blocked = Some((id, until));
         if now >= until || !job.view().is_living(id.member) {
@@ -76,8 +76,16 @@ impl TxState {
     }
 
     /// *abort*: decides that a transaction does not happen, unless it is decided already. For a
-    /// joined intent this is an aborted recovery decision.
+    /// joined intent this is an aborted recovery decision. If a replica has no room for the aborted
+    /// intent, *abort* buries the intent: room for tombstones is set aside.
     fn abort_intent(&self, id: IntentId) -> StoreResult<()> {
+        match self.try_abort(id, false) {
+            Err(StoreError::OutOfMemory { .. }) => self.try_abort(id, true),
+            other => other,
+        }
+    }
+
+    fn try_abort(&self, id: IntentId, buries: bool) -> StoreResult<()> {
         let _step = within(steps::Step::TxAbort);
         let key = intent_key(id.member, id.slot);
         let mut joined = None;
@@ -92,6 +100,7 @@ impl TxState {
             Ok(match intent {
                 // A joined intent is decided by the recovery decision alone.
                 Some(_) if joined.is_some() => Change::Nothing,
+                Some(intent) if !intent.state.is_decided() && buries => Change::Bury(id.nonce),
                 Some(intent) if !intent.state.is_decided() || mutant("tx-abort-late") => {
                     Change::Owned(Intent { state: IntentState::Aborted, ..intent }.encode())
                 }

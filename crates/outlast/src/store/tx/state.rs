@@ -60,7 +60,8 @@ pub(in crate::store) struct Unfinished {
 /// `committing`. In a single total order at least one of the two sees the other. `joined` is SeqCst
 /// as well: a member that loads 0 finds no joined intent of its own in the store, because the count
 /// falls only after the intent was emptied or found lost. `made` and `nonce` are Relaxed: they only
-/// hand out distinct numbers. Intent records pass from thread to thread under the lock of `free`.
+/// hand out distinct numbers. So is `committed`, a count for observers. Intent records pass from
+/// thread to thread under the lock of `free`.
 #[derive(Default)]
 pub(in crate::store) struct Transactions {
     /// Intent records that no transaction uses.
@@ -74,7 +75,9 @@ pub(in crate::store) struct Transactions {
     /// The intents of dead members that this member ends, as their heir.
     pub(in crate::store::tx) orphaned_intents: Mutex<OrphanedIntents>,
     /// The number of transactions between the beginning and the end of their decision.
-    pub(in crate::store::tx) committing: AtomicU64,
+    pub(in crate::store) committing: AtomicU64,
+    /// The number of transactions that calls of this member have committed.
+    pub(in crate::store) committed: AtomicU64,
     /// The number of intents of this member that are joined to a coordinated recovery and not
     /// ended.
     pub(in crate::store::tx) joined: AtomicU64,
@@ -178,6 +181,9 @@ pub(in crate::store) struct OrphanedIntents {
     pub(in crate::store) left: Vec<(MemberId, u32)>,
     /// Whether an activity is ending an intent that it has taken from `left`.
     pub(in crate::store) is_busy: bool,
+    /// Aborted transactions, with keys that could not be rolled back for want of memory. Nothing
+    /// waits for them: their keys have the old values, and block no writer.
+    pub(in crate::store) full: Vec<(IntentId, Vec<Vec<u8>>)>,
     /// When to go on after an intent could not be ended.
     pub(in crate::store) not_before: Option<Time>,
 }
@@ -187,8 +193,7 @@ impl TxState {
     /// are in use, the call waits within the time limit.
     pub(in crate::store::tx) fn take_slot(&self) -> StoreResult<IntentSlot> {
         let (job, transactions) = (&self.job, &self.transactions);
-        let limit = job.time_limit();
-        let until = job.now().after(limit);
+        let (limit, until) = (job.time_limit(), job.deadline());
         loop {
             if let Some(slot) = lock(&transactions.free).pop() {
                 return Ok(slot);

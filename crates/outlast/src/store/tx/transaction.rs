@@ -164,34 +164,21 @@ impl Transaction {
 
     /// The value of a key as this transaction sees it: its own change, or else the value in the
     /// store. `None` if the key does not exist.
-    pub fn get(&mut self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.check_open()?;
-        check_key(key)?;
-        match self.writes.get(key) {
-            Some(Write::Put { value, .. }) => Ok(Some(value.clone())),
-            Some(Write::Delete) => Ok(None),
-            None => Ok(self.seen(key)?.value.as_ref().map(|value| value.bytes.clone())),
-        }
+    #[inline]
+    pub fn get(&mut self, key: impl AsRef<[u8]>) -> StoreResult<Option<Vec<u8>>> {
+        self.get_bytes(key.as_ref())
     }
 
     /// The value of a key without the changes of this transaction, with its version and owner.
-    pub fn get_before(&mut self, key: &[u8]) -> StoreResult<Option<Value>> {
-        Ok(self.seen(key)?.value.clone())
+    #[inline]
+    pub fn get_before(&mut self, key: impl AsRef<[u8]>) -> StoreResult<Option<Value>> {
+        self.get_before_bytes(key.as_ref())
     }
 
     /// Sets a key. If the key does not exist, this member will own it.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> StoreResult<()> {
-        self.check_open()?;
-        check_key(key)?;
-        // A key that is deleted and put again is a new key, which this member owns.
-        let is_mine = match self.writes.get(key) {
-            Some(Write::Put { is_mine, .. }) => *is_mine,
-            Some(Write::Delete) => true,
-            None => false,
-        };
-        let value = self.copy(value)?;
-        self.writes.insert(key.to_vec(), Write::Put { value, is_mine });
-        Ok(())
+    #[inline]
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: &[u8]) -> StoreResult<()> {
+        self.put_bytes(key.as_ref(), value)
     }
 
     /// A private copy of a value. Returns an error if no block is that long, or if this process has
@@ -212,60 +199,47 @@ impl Transaction {
     }
 
     /// Deletes a key. Returns whether the key existed, as this transaction sees it.
-    pub fn delete(&mut self, key: &[u8]) -> StoreResult<bool> {
-        let exists = self.get(key)?.is_some();
-        if exists {
-            self.writes.insert(key.to_vec(), Write::Delete);
-        }
-        Ok(exists)
+    #[inline]
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> StoreResult<bool> {
+        self.delete_bytes(key.as_ref())
     }
 
     /// Adds to a key that holds a number, and returns the sum; see
     /// [`Store::add`](crate::store::Store::add).
-    pub fn add(&mut self, key: &[u8], delta: i64) -> StoreResult<i64> {
-        let before = match self.get(key)? {
-            None => 0,
-            Some(value) => {
-                let len = value.len();
-                i64::from_le_bytes(value.try_into().map_err(|_| StoreError::WrongType {
-                    what: format!("the value has {len} bytes, and a number has 8"),
-                })?)
-            }
-        };
-        let sum = before.wrapping_add(delta);
-        self.put(key, &sum.to_le_bytes())?;
-        Ok(sum)
+    #[inline]
+    pub fn add(&mut self, key: impl AsRef<[u8]>, delta: i64) -> StoreResult<i64> {
+        self.add_bytes(key.as_ref(), delta)
     }
 
     /// Makes this member the owner of a key. Returns whether the key exists, as this transaction
     /// sees it.
-    pub fn adopt(&mut self, key: &[u8]) -> StoreResult<bool> {
-        let Some(value) = self.get(key)? else { return Ok(false) };
-        self.writes.insert(key.to_vec(), Write::Put { value, is_mine: true });
-        Ok(true)
+    #[inline]
+    pub fn adopt(&mut self, key: impl AsRef<[u8]>) -> StoreResult<bool> {
+        self.adopt_bytes(key.as_ref())
     }
 
     /// Makes the transaction depend on what the store has under a key. Returns
     /// [`StoreError::Conflict`] if the key is not as expected. If the key changes before the
     /// commit, the transaction does not commit.
-    pub fn require(&mut self, key: &[u8], expect: Expect) -> StoreResult<()> {
-        let found = self.seen(key)?.value.as_ref().map(Value::version);
-        let is_right = match expect {
-            Expect::Absent => found.is_none(),
-            Expect::Version(version) => found == Some(version),
-        };
-        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
+    #[inline]
+    pub fn require(&mut self, key: impl AsRef<[u8]>, expect: Expect) -> StoreResult<()> {
+        self.require_bytes(key.as_ref(), expect)
     }
 
     /// Commits the transaction: all its changes take effect, or none do. After
     /// [`StoreError::Aborted`] nothing has changed, because another operation was faster;
-    /// [`Transaction::retry`] begins the transaction again. After [`StoreError::Timeout`] this
-    /// member does not know the outcome yet, which is all or nothing in that case, too.
+    /// [`Transaction::retry`] begins the transaction again. After [`StoreError::Timeout`], and
+    /// after [`StoreError::Closed`] if another thread has closed the store meanwhile, this member
+    /// does not know the outcome, which is all or nothing in that case, too.
     pub fn commit(&mut self) -> StoreResult<()> {
+        let _call = self.state.begin_call();
         self.check_own_end("commit()")?;
         self.check_open()?;
         let result = self.try_commit();
         let result = self.record_timeout(result);
+        if result.is_ok() {
+            self.state.transactions.committed.fetch_add(1, Ordering::Relaxed);
+        }
         self.over = Some(match &result {
             Ok(()) => COMMITTED,
             Err(StoreError::Aborted) => FAILED,
@@ -287,6 +261,7 @@ impl Transaction {
     /// for it. From the third attempt on, this call locks the keys that the last attempt touched:
     /// they do not change until the transaction is committed, aborted or dropped.
     pub fn retry(&mut self) -> StoreResult<()> {
+        let _call = self.state.begin_call();
         self.check_own_end("retry()")?;
         self.release();
         self.recoveries = self.state.gate.recoveries();
@@ -327,6 +302,75 @@ impl Transaction {
     pub(in crate::store) fn record_timeout<T>(&mut self, result: StoreResult<T>) -> StoreResult<T> {
         self.is_late |= matches!(result, Err(StoreError::Timeout { .. }));
         result
+    }
+}
+
+/// The calls above for a key of bytes, compiled once, as those of the store.
+impl Transaction {
+    fn get_bytes(&mut self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.check_open()?;
+        check_key(key)?;
+        match self.writes.get(key) {
+            Some(Write::Put { value, .. }) => Ok(Some(value.clone())),
+            Some(Write::Delete) => Ok(None),
+            None => Ok(self.seen(key)?.value.as_ref().map(|value| value.bytes.clone())),
+        }
+    }
+
+    fn get_before_bytes(&mut self, key: &[u8]) -> StoreResult<Option<Value>> {
+        Ok(self.seen(key)?.value.clone())
+    }
+
+    fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> StoreResult<()> {
+        self.check_open()?;
+        check_key(key)?;
+        // A key that is deleted and put again is a new key, which this member owns.
+        let is_mine = match self.writes.get(key) {
+            Some(Write::Put { is_mine, .. }) => *is_mine,
+            Some(Write::Delete) => true,
+            None => false,
+        };
+        let value = self.copy(value)?;
+        self.writes.insert(key.to_vec(), Write::Put { value, is_mine });
+        Ok(())
+    }
+
+    fn delete_bytes(&mut self, key: &[u8]) -> StoreResult<bool> {
+        let exists = self.get_bytes(key)?.is_some();
+        if exists {
+            self.writes.insert(key.to_vec(), Write::Delete);
+        }
+        Ok(exists)
+    }
+
+    fn add_bytes(&mut self, key: &[u8], delta: i64) -> StoreResult<i64> {
+        let before = match self.get_bytes(key)? {
+            None => 0,
+            Some(value) => {
+                let len = value.len();
+                i64::from_le_bytes(value.try_into().map_err(|_| StoreError::WrongType {
+                    what: format!("the value has {len} bytes, and a number has 8"),
+                })?)
+            }
+        };
+        let sum = before.wrapping_add(delta);
+        self.put_bytes(key, &sum.to_le_bytes())?;
+        Ok(sum)
+    }
+
+    fn adopt_bytes(&mut self, key: &[u8]) -> StoreResult<bool> {
+        let Some(value) = self.get_bytes(key)? else { return Ok(false) };
+        self.writes.insert(key.to_vec(), Write::Put { value, is_mine: true });
+        Ok(true)
+    }
+
+    fn require_bytes(&mut self, key: &[u8], expect: Expect) -> StoreResult<()> {
+        let found = self.seen(key)?.value.as_ref().map(Value::version);
+        let is_right = match expect {
+            Expect::Absent => found.is_none(),
+            Expect::Version(version) => found == Some(version),
+        };
+        if is_right { Ok(()) } else { Err(StoreError::Conflict { found }) }
     }
 }
 

@@ -2,11 +2,13 @@
 //! held by the dead, comes back.
 
 use super::open;
-use crate::simulation::{run_with, seeds};
+use crate::simulation::{nap, run_with, seeds};
 use outlast::engine::Fault;
 use outlast::sim::{self, Link, Options as SimOptions, Random};
 use outlast::store::{Expect, MemoryUse, Options, Store, StoreError};
 use outlast::{Epoch, Job, MemberId, Time};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 fn run(seed: u64, members: usize, body: impl Fn(Job) + 'static) {
@@ -340,4 +342,144 @@ fn a_new_replica_without_room_blocks_no_call() {
         report.expect_ok();
     }
     assert!(held_up.get() > 6, "replicas had no room in {} runs", held_up.get());
+}
+
+/// While a replica is stopped another member asks it for blocks again and again. When the replica
+/// goes on it makes a single slab for all these requests, and its memory does not fill up.
+#[test]
+fn a_replica_that_was_stopped_answers_many_requests_by_a_single_slab() {
+    for seed in seeds(4) {
+        let (is_over, open) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+        let mut options = SimOptions::new(3, seed).link(Link::Memory);
+        options.time_limit = Duration::from_millis(50);
+        run_with(options, move |job| {
+            let options = Options::new().replicas(1).partitions(4).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            open.set(open.get() + 1);
+            let replica = store.replicas_of(b"key")[0];
+            let caller = MemberId((replica.0 + 1) % 3);
+            if job.me() == caller {
+                nap(&job, "all members", || open.get() == 3);
+                job.inject(Fault::Stop(replica)).expect("a fault");
+                for _ in 0..60 {
+                    let put = store.put(b"key", &[7; 3000]);
+                    assert!(matches!(put, Err(StoreError::Timeout { .. })), "{put:?}");
+                }
+                job.inject(Fault::Resume(replica)).expect("a fault");
+                nap(&job, "the replica", || store.put(b"key", &[7; 3000]).is_ok());
+                is_over.set(true);
+            }
+            nap(&job, "the calls", || is_over.get());
+            if job.me() == replica {
+                let found = store.memory_use().expect("known");
+                assert!(found.total() < 1 << 20, "{found:?}");
+            }
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+    }
+}
+
+/// More threads than a member has participants wait for blocks of a stopped replica. Calls of this
+/// member on another replica go on meanwhile.
+#[test]
+fn threads_that_wait_for_blocks_of_a_stopped_replica_hold_up_no_other_call() {
+    for seed in seeds(4) {
+        let (is_over, open) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+        let mut options = SimOptions::new(3, seed).link(Link::Memory);
+        options.time_limit = Duration::from_secs(2);
+        run_with(options, move |job| {
+            let options = Options::new().replicas(1).partitions(8).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            let keys_at = |replica: MemberId| {
+                let keys = (0..2000).map(|number| format!("key/{number}"));
+                keys.filter(|key| store.replicas_of(key.as_bytes()) == [replica]).collect()
+            };
+            let (stopped, other) = (MemberId(1), MemberId(2));
+            open.set(open.get() + 1);
+            if job.me() == MemberId(0) {
+                nap(&job, "all members", || open.get() == 3);
+                let keys: Vec<String> = keys_at(stopped);
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                let waits = |key: &String| {
+                    let (store, key) = (store.clone(), key.clone());
+                    let wait = move || {
+                        // The blocks come too late, or when the replica goes on.
+                        let _ = store.put(key.as_bytes(), &[7; 3000]);
+                    };
+                    job.spawn("waits", Box::new(wait)).expect("an activity")
+                };
+                let waiting: Vec<_> = keys.iter().take(70).map(waits).collect();
+                assert_eq!(waiting.len(), 70);
+                job.sleep(Duration::from_millis(500));
+                let began = job.now();
+                for key in keys_at(other).iter().take(5) {
+                    store.put(key.as_bytes(), &[8; 3000]).expect("put");
+                    let value = store.get(key.as_bytes()).expect("read").expect("there");
+                    assert_eq!(value.bytes(), &[8; 3000]);
+                }
+                let took = job.now().since(began);
+                assert!(took < Duration::from_millis(500), "took {took:?}");
+                assert!(waiting.iter().all(|activity| !activity.is_finished()));
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                nap(&job, "all threads", || waiting.iter().all(|one| one.is_finished()));
+                is_over.set(true);
+            }
+            nap(&job, "the calls", || is_over.get());
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+    }
+}
+
+/// Members that have ceased to write keep blocks at a replica. When the replica has no more room
+/// for another member it gets these blocks back before it refuses.
+#[test]
+fn blocks_that_idle_members_keep_come_back_before_a_replica_refuses() {
+    const IDLE: u32 = 6;
+    for seed in seeds(6) {
+        let (stage, ready) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let mut options = SimOptions::new(IDLE as usize + 2, seed).link(Link::of_seed(seed));
+        options.segment_limit = 4 << 20;
+        run_with(options, move |job| {
+            let options = Options::new().replicas(1).partitions(16).expected_keys(256);
+            let store = Store::open(&job, options).expect("open");
+            let (replica, writer) = (MemberId(0), MemberId(IDLE + 1));
+            let keys_there = |name: &str| -> Vec<String> {
+                let keys = (0..4000).map(|number| format!("{name}/{}/{number}", job.me()));
+                keys.filter(|key| store.replicas_of(key.as_bytes()) == [replica]).collect()
+            };
+            let value = [7; 100_000];
+            if (1..=IDLE).contains(&job.me().0) {
+                // Large and then small: what the magazine and the batches keep stays there.
+                let key = &keys_there("idle")[0];
+                for _ in 0..4 {
+                    store.put(key.as_bytes(), &value).expect("put");
+                }
+                store.put(key.as_bytes(), b"small").expect("put");
+                ready.set(ready.get() + 1);
+            }
+            if job.me() == writer {
+                nap(&job, "the idle members", || ready.get() == IDLE);
+                job.sleep(Duration::from_secs(3));
+                let is_put = |key: &&String| match store.put(key.as_bytes(), &value) {
+                    Ok(_) => true,
+                    Err(StoreError::OutOfMemory { member, .. }) if member == replica => false,
+                    Err(error) => panic!("{error}"),
+                };
+                let count = keys_there("busy").iter().take_while(is_put).count();
+                assert!(count > 20, "{count} values fit");
+                stage.set(1);
+            }
+            nap(&job, "the writer", || stage.get() >= 1);
+            if job.me() == replica {
+                let found = store.memory_use().expect("known");
+                assert!(found.held_by_living + found.free < 100_000, "{found:?}");
+                stage.set(2);
+            }
+            nap(&job, "the replica", || stage.get() == 2);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+    }
 }

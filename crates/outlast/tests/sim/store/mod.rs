@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `calls` | locks, waits, loss and leaving, under deaths and stops |
 //! | `damage` | arbitrary bytes in a segment |
+//! | `deadlines` | every call ends in time, whatever stops or dies |
 //! | `errors` | bad input and impossible requests |
 //! | `global` | global mode and its recoveries |
 //! | `memory` | memory comes back |
@@ -21,6 +22,7 @@
 
 mod calls;
 mod damage;
+mod deadlines;
 mod errors;
 mod global;
 mod memory;

@@ -128,10 +128,11 @@ fn a_pin_keeps_its_version_and_nothing_else() {
             };
             rewrite(200);
             let before = store.memory_use().expect("known").total();
-            rewrite(400);
+            rewrite(1500);
             let after = store.memory_use().expect("known").total();
-            // A batch more or less may be waiting. Each version kept too long would be 3 KiB.
-            assert!(after <= before + (64 << 10), "seed {seed}: {before} bytes, then {after}");
+            // How many batches wait for a grace period depends on the slowest messages so far. If
+            // versions were kept too long, there would be 3 KiB for each of them: 4500 KiB.
+            assert!(after <= before + (256 << 10), "seed {seed}: {before} bytes, then {after}");
             store.put(b"rewritten", b"").expect("put");
         } else if job.me() == MemberId(1) {
             while !store.exists(b"ready").expect("read") {

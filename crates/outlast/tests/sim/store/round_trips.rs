@@ -11,8 +11,11 @@ use std::time::Duration;
 
 const LATENCY: Duration = Duration::from_millis(10);
 
-/// The member that makes the calls. It is not a replica, so that every replica is remote.
-const CALLER: MemberId = MemberId(3);
+/// A caller that is not a replica, so that every replica is remote.
+const SPARE: MemberId = MemberId(3);
+
+/// A caller that is a replica of every key.
+const REPLICA: MemberId = MemberId(1);
 
 fn round_trips<T>(job: &Job, call: impl FnOnce() -> T) -> u128 {
     let began = job.now();
@@ -20,9 +23,13 @@ fn round_trips<T>(job: &Job, call: impl FnOnce() -> T) -> u128 {
     job.now().since(began).as_nanos() / (2 * LATENCY.as_nanos())
 }
 
-/// Runs three replicas and a spare, which makes the calls. Whenever the caller asks for it, member
-/// 0 makes the call `other`.
-fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store) + 'static) {
+/// Runs three replicas and a spare, of which `caller` makes the calls. Whenever the caller asks for
+/// it, member 0 makes the call `other`.
+fn run(
+    caller: MemberId,
+    calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static,
+    other: impl Fn(&Store) + 'static,
+) {
     let (is_over, is_asked) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let mut options = SimOptions::new(3, 0).link(Link::Network);
     options.spares = 1;
@@ -35,7 +42,7 @@ fn run(calls: impl Fn(&Job, &Store, &dyn Fn()) + 'static, other: impl Fn(&Store)
     });
     sim::run(&options, move |job: Job| {
         let store = Store::open(&job, Options::new().replicas(3).partitions(4)).expect("open");
-        if job.me() == CALLER {
+        if job.me() == caller {
             let ask = || {
                 is_asked.set(true);
                 nap(&job, "the other member", || !is_asked.get());
@@ -79,7 +86,7 @@ fn a_cached_location_is_not_looked_up_again() {
         );
         assert_eq!(buffer, b"value");
     };
-    run(calls, |_| {});
+    run(SPARE, calls, |_| {});
 }
 
 /// A change by another member is seen, although this member has cached an older location, and is
@@ -108,11 +115,58 @@ fn changes_of_other_members_are_seen() {
         }
     };
     let calls_of_other = Cell::new(0);
-    run(calls, move |store| {
+    run(SPARE, calls, move |store| {
         let number = calls_of_other.replace(calls_of_other.get() + 1);
         match number % 2 {
             0 => drop(store.put(b"key", &value(number / 2)).expect("put")),
             _ => assert!(store.delete(b"key").expect("deleted")),
         }
     });
+}
+
+/// The key of this number whose primary is member 0.
+fn key_at_first(store: &Store, number: usize) -> Vec<u8> {
+    let keys = (0..).map(|number| format!("key {number}").into_bytes());
+    keys.filter(|key| store.replicas_of(key)[0] == MemberId(0)).nth(number).expect("a key")
+}
+
+/// A replica answers from its own memory once it knows that its version is stable: after its own
+/// write, and after a read that has asked the primary. A change by another member costs a single
+/// read that asks again.
+#[test]
+fn a_get_at_a_near_replica_takes_no_round_trip() {
+    for len in [5, 700, 20_000] {
+        let calls = move |job: &Job, store: &Store, ask: &dyn Fn()| {
+            let (key, own) = (&key_at_first(store, 0), &key_at_first(store, 1));
+            let handle = store.handle(key).expect("a handle");
+            let get = |expected: u8| {
+                round_trips(job, || {
+                    let found = store.get(key).expect("read").expect("there");
+                    assert_eq!(found.bytes(), vec![expected; len]);
+                })
+            };
+            let get_by_handle = || round_trips(job, || handle.get().expect("read").expect("there"));
+            for number in 0..4 {
+                ask();
+                assert!(get(number) > 0, "another member has changed the key");
+                assert_eq!((get(number), get(number)), (0, 0));
+                let buffer = &mut vec![0; len];
+                assert_eq!(round_trips(job, || store.get_into(key, buffer).expect("read")), 0);
+                assert_eq!(round_trips(job, || store.exists(key).expect("read")), 0);
+                assert!(get_by_handle() > 0, "the handle does not know of the change");
+                assert_eq!((get_by_handle(), get_by_handle()), (0, 0));
+            }
+            for number in 0..4 {
+                store.put(own, &vec![number; len]).expect("put");
+                let found = || store.get(own).expect("read").expect("there");
+                assert_eq!(found().bytes(), vec![number; len]);
+                assert_eq!(round_trips(job, found), 0);
+            }
+        };
+        let number = Cell::new(0);
+        run(REPLICA, calls, move |store| {
+            let value = vec![number.replace(number.get() + 1); len];
+            store.put(&key_at_first(store, 0), &value).expect("put");
+        });
+    }
 }

@@ -672,6 +672,8 @@ fn listeners_that_wait_for_each_others_salvage_go_on() {
             job.inject(Fault::Kill(second)).expect("a fault");
         }
         wait_until(&job, "the second death", || !job.view().is_living(second));
+        // Virtual time, which the simulator skips: far below the time limit, at which a listener
+        // that waits for another would give up.
         job.sleep(Duration::from_secs(5));
         assert!(is_done.load(Ordering::SeqCst), "no listener waits for another");
         let _ = store.close();

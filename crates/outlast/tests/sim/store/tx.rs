@@ -350,6 +350,63 @@ fn a_transaction_larger_than_memory_is_refused() {
     }
 }
 
+/// Puts values until all replicas are full to the last block.
+fn fill(store: &Store, member: MemberId) {
+    for len in [3000, 700, 200, 60, 1] {
+        let mut failures = 0;
+        for number in 0.. {
+            match store.put(format!("{member}/{len}/{number}").as_bytes(), &vec![7; len]) {
+                Ok(_) => {}
+                Err(StoreError::OutOfMemory { .. }) if failures < 30 => failures += 1,
+                Err(StoreError::OutOfMemory { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// A transaction has locked two keys when the replicas become full, and is given up. The keys have
+/// their old values, and can be deleted, also by another member.
+#[test]
+fn a_key_that_was_locked_can_be_deleted_without_free_memory() {
+    for seed in seeds(6) {
+        let stage = std::rc::Rc::new(std::cell::Cell::new(0));
+        let mut options = SimOptions::new(2, seed).link(Link::of_seed(seed));
+        (options.steps_max, options.segment_limit) = (40_000_000, 512 << 10);
+        let report = sim::run(&options, move |job: Job| {
+            let store = open(&job, 2);
+            if job.me() == MemberId(0) {
+                store.put(b"one", &[1; 3000]).expect("put");
+                let mut tx = store.begin();
+                // From its third attempt on a transaction locks all keys before its closure runs.
+                for attempt in 0..3 {
+                    tx.put(b"one", &[2; 3000]).expect("put");
+                    tx.put(b"two", &[2; 3000]).expect("put");
+                    if attempt < 2 {
+                        tx.retry().expect("begun again");
+                    }
+                }
+                fill(&store, job.me());
+                store.put(b"three", &[3; 3000]).expect_err("no room");
+                drop(tx);
+                stage.set(1);
+            }
+            nap(&job, "the other member", || stage.get() >= 1);
+            if job.me() == MemberId(1) {
+                let read = store.get(b"one").expect("read").expect("there");
+                assert_eq!(read.bytes(), [1; 3000]);
+                assert_eq!(store.get(b"two"), Ok(None));
+                assert_eq!(store.delete(b"one"), Ok(true), "seed {seed}");
+                assert_eq!(store.get(b"one"), Ok(None));
+                stage.set(2);
+            }
+            nap(&job, "the other member", || stage.get() == 2);
+            end(&job, &store);
+        });
+        report.expect_ok();
+    }
+}
+
 /// Hundreds of keys, and a reader that sees all of them changed or none.
 #[test]
 fn hundreds_of_keys_change_together() {

@@ -11,37 +11,50 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 
 /**
- * A member of a Hazelcast cluster on this machine: MEMBERS, PORT, BACKUPS, and the ports of all
- * members, separated by commas. Each line of standard input, such as `put 64 1024 500000000`, asks
- * for a measurement from inside this member: the call, the size of the values, how many keys, and
- * for how many nanoseconds. The answer is a line with the time of each call in nanoseconds. The
- * member ends with its standard input.
+ * A member of a Hazelcast cluster: MEMBERS, BACKUPS, HOST:PORT of this member, and the HOST:PORT of
+ * all members, separated by commas. The member ends with its standard input, whose lines are
+ * requests:
+ *
+ * <pre>
+ * fill SIZE KEYS    sets all keys; the answer is the line `filled`
+ * load CALL SIZE KEYS LENGTH CALLERS FIRST ALL PERIOD
+ *                   CALLERS threads make calls for LENGTH nanoseconds; they are the callers from
+ *                   FIRST on, of ALL. With a PERIOD above 0 each begins a call in every PERIOD
+ *                   nanoseconds, and times count from the moment at which it was due. The answer is
+ *                   a line with the time of each call in nanoseconds.
+ * memory            the answer is a line with the bytes of the heap that are in use
+ * course WRITERS LENGTH PERIOD SIZE VICTIM
+ *                   what {@link Course} does, with its answer
+ * </pre>
  */
 public final class Member {
     private Member() {}
 
     public static void main(String[] arguments) throws Exception {
         int members = Integer.parseInt(arguments[0]);
-        int backups = Integer.parseInt(arguments[2]);
+        int backups = Integer.parseInt(arguments[1]);
+        String[] own = arguments[2].split(":");
         Config config = new Config();
         config.setClusterName("bench-" + arguments[3].hashCode());
         config.setProperty("hazelcast.logging.type", "none");
         config.setProperty("hazelcast.phone.home.enabled", "false");
         config.setProperty("hazelcast.socket.bind.any", "false");
+        // SIGTERM ends the member at once, as the benchmark asks for.
+        config.setProperty("hazelcast.shutdownhook.enabled", "false");
         var network = config.getNetworkConfig();
-        network.setPort(Integer.parseInt(arguments[1])).setPortAutoIncrement(false);
-        network.getInterfaces().setEnabled(true).addInterface("127.0.0.1");
+        network.setPort(Integer.parseInt(own[1])).setPortAutoIncrement(false);
+        network.getInterfaces().setEnabled(true).addInterface(own[0]);
         var join = network.getJoin();
         join.getAutoDetectionConfig().setEnabled(false);
         join.getMulticastConfig().setEnabled(false);
         join.getTcpIpConfig().setEnabled(true);
-        for (String port : arguments[3].split(",")) {
-            join.getTcpIpConfig().addMember("127.0.0.1:" + port);
+        for (String address : arguments[3].split(",")) {
+            join.getTcpIpConfig().addMember(address);
         }
         var map = config.getMapConfig("bench");
         map.setBackupCount(backups).setAsyncBackupCount(0).setInMemoryFormat(InMemoryFormat.BINARY);
         HazelcastInstance hazelcast = Hazelcast.newHazelcastInstance(config);
-        long until = System.nanoTime() + 60_000_000_000L;
+        long until = System.nanoTime() + 230_000_000_000L;
         while (hazelcast.getCluster().getMembers().size() < members) {
             if (System.nanoTime() > until) {
                 throw new IllegalStateException("the members did not find each other");
@@ -52,54 +65,50 @@ public final class Member {
         out.println("ready " + hazelcast.getCluster().getLocalMember().getVersion());
         out.flush();
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        boolean isWarm = false;
+        IMap<String, byte[]> bench = hazelcast.getMap("bench");
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split(" ");
-            if (!isWarm) {
-                // Java compiles the calls during their first seconds, which do not count.
-                measure(hazelcast.getMap("bench"), true, 64, 1024, 2_000_000_000L);
-                measure(hazelcast.getMap("bench"), false, 64, 1024, 2_000_000_000L);
-                isWarm = true;
+            switch (words[0]) {
+                case "fill" -> {
+                    byte[] value = new byte[Integer.parseInt(words[1])];
+                    for (int key = 0; key < Integer.parseInt(words[2]); key++) {
+                        bench.set(name(value.length, key), value);
+                    }
+                    out.println("filled");
+                }
+                case "load" -> out.println(new Load(bench, words).measure());
+                case "memory" -> out.println(memory());
+                case "course" -> new Course(hazelcast, bench, words).run(out);
+                default -> throw new IllegalStateException("an unknown request: " + line);
             }
-            out.println(measure(hazelcast.getMap("bench"), words[0].equals("put"),
-                    Integer.parseInt(words[1]), Integer.parseInt(words[2]),
-                    Long.parseLong(words[3])));
             out.flush();
         }
         hazelcast.getLifecycleService().terminate();
         System.exit(0);
     }
 
-    private static String measure(
-            IMap<String, byte[]> map, boolean isPut, int size, int keys, long length) {
-        byte[] value = new byte[size];
-        String[] names = new String[keys];
-        for (int key = 0; key < keys; key++) {
-            names[key] = "bench/" + size + "/" + key;
-            map.set(names[key], value);
+    static String name(int size, int key) {
+        return "bench/" + size + "/" + key;
+    }
+
+    /** The bytes of the heap that are in use. */
+    private static long memory() throws InterruptedException {
+        Runtime runtime = Runtime.getRuntime();
+        for (int round = 0; round < 3; round++) {
+            System.gc();
+            Thread.sleep(50);
         }
-        StringBuilder samples = new StringBuilder();
-        long random = 1;
-        int next = 0;
-        long end = System.nanoTime() + length;
-        for (long now = System.nanoTime(); now < end; ) {
-            String name;
-            if (isPut) {
-                name = names[next];
-                next = (next + 1) % keys;
+        return runtime.totalMemory() - runtime.freeMemory();
+    }
+
+    /** Waits until a moment: in sleep at first, then awake. */
+    static void waitUntil(long moment) {
+        for (long left = moment - System.nanoTime(); left > 0; left = moment - System.nanoTime()) {
+            if (left > 300_000) {
+                java.util.concurrent.locks.LockSupport.parkNanos(left - 300_000);
             } else {
-                random = random * 6364136223846793005L + 1442695040888963407L;
-                name = names[(int) (((random >>> 33) * keys) >>> 31)];
+                Thread.onSpinWait();
             }
-            long begin = System.nanoTime();
-            if (isPut) {
-                map.set(name, value);
-            } else if (map.get(name).length != size) {
-                throw new IllegalStateException("a value has another size");
-            }
-            now = System.nanoTime();
-            samples.append(now - begin).append(' ');
         }
-        return samples.toString().trim();
     }
 }

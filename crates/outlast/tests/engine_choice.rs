@@ -1,8 +1,15 @@
 //! The engine that a process gets, in builds without the mpi engine. Each case runs in a process of
 //! its own, because the environment decides: the test binary is started again, joins, and prints
 //! the outcome.
+//!
+//! These tests are a small binary of their own, since the gate builds it twice: builds without the
+//! mpi engine have them alone.
+#![cfg(not(feature = "mpi"))]
 
-use crate::reexecution::{self, is_reexecuted, this_test};
+#[path = "support/reexecution.rs"]
+mod reexecution;
+
+use reexecution::{is_reexecuted, this_test};
 
 /// Whether this process was started by the named test. If so, it joins and prints the outcome.
 fn joins_for(test: &str) -> bool {

@@ -1,6 +1,6 @@
 //! A fixed number of calls of each kind, for counting instructions under callgrind.
 //!
-//! `cargo xtask perf` builds and starts this example. The example starts itself as four members, of
+//! `cargo xtask perf` builds and starts this program. The program starts itself as four members, of
 //! which member 0 runs under callgrind if `OUTLAST_VALGRIND` names valgrind. callgrind counts in
 //! the functions `counted_...`, and leaves its file in the folder `OUTLAST_COUNTS`.
 //! `docs/performance.md` explains the figures.
@@ -118,9 +118,11 @@ esac"#;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::var_os("OUTLAST_JOB").is_none() {
+        // An argument is the program in another language that makes the calls.
         let this = std::env::current_exe()?.into_os_string();
+        let program = std::env::args_os().nth(1).unwrap_or(this);
         let mut job =
-            Launch::new(4).program("sh").args(["-c".into(), MEMBER.into(), this]).start()?;
+            Launch::new(4).program("sh").args(["-c".into(), MEMBER.into(), program]).start()?;
         let outcome = job.wait(Duration::from_secs(300));
         return if outcome.survivors_ok() { Ok(()) } else { Err(outcome.to_string().into()) };
     }

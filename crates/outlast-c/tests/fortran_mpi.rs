@@ -1,0 +1,44 @@
+//! The heat equation in Fortran under a real mpirun, with ranks that die.
+
+mod mpi_support;
+
+use mpi_support::{check_heat, library_folder, of_mpi};
+use outlast::launch::Launch;
+use std::path::Path;
+use std::process::Command;
+
+/// What Open MPI's compiler wrapper passes to the linker. Its wrapper for Fortran is not in the
+/// package of PyPI.
+fn flags_of_mpi() -> Vec<String> {
+    let output = Command::new(of_mpi("mpicc")).arg("--showme:link").output();
+    let output = output.expect("mpicc starts; `cargo xtask mpi` installs it");
+    String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_string).collect()
+}
+
+#[test]
+fn the_heat_equation_in_fortran_is_bit_for_bit_right_when_ranks_die() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("heat");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = [
+        "fortran/outlast.f90",
+        "tests/fortran/mpi.f90",
+        "fortran/outlast_mpi.f90",
+        "../../examples/mpi/heat.f90",
+    ];
+    let library = library_folder();
+    let output = Command::new("gfortran")
+        .args(["-std=f2018", "-Wall", "-Wextra", "-Wno-compare-reals", "-Werror", "-J"])
+        .arg(folder.path())
+        .args(["-fcheck=bounds,mem,pointer", "-g", "-o"])
+        .arg(&program)
+        .args(sources.map(|source| root.join(source)))
+        .arg(format!("-L{}", library.display()))
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-loutlast_c")
+        .args(flags_of_mpi())
+        .output()
+        .expect("gfortran; type: cargo xtask fortran");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    check_heat(|ranks| Launch::new(ranks).program(&program));
+}
