@@ -451,14 +451,24 @@ fn threads_that_send_to_a_common_receiver_wake_each_other() {
     job.leave().unwrap();
 }
 
+const PAGE: usize = 4096;
+
 fn alone(segment_len: u64) -> Job {
     let job = JoinOptions::new().segment_limit(1 << 20).join().unwrap();
     job.grow(segment_len).unwrap();
     job
 }
 
+/// The start of a range of `len` bytes in a buffer whose offset in its page is `offset`: the C
+/// library chooses its way to copy by that offset, too.
+fn start_in_page(buffer: &[u8], offset: usize, len: usize) -> usize {
+    let start = (offset as isize - buffer.as_ptr() as isize).rem_euclid(PAGE as isize) as usize;
+    assert!(start + len <= buffer.len());
+    start
+}
+
 /// Calls `look` again and again while another thread fills the whole range with zeros and ones in
-/// turn.
+/// turn, from buffers that begin `misaligned_by` bytes behind the start of a page.
 fn while_changing(
     job: &Job,
     offset: u64,
@@ -471,12 +481,14 @@ fn while_changing(
     let is_over = Arc::new(AtomicBool::new(false));
     let (writer, over) = (job.clone(), is_over.clone());
     let write = move || {
-        let (zeros, ones) = (vec![0; len + 8], vec![0xff; len + 8]);
+        let buffers = [0, 0xff].map(|byte| vec![byte; len + PAGE]);
+        let parts = buffers.each_ref().map(|buffer| {
+            let start = start_in_page(buffer, misaligned_by, len);
+            &buffer[start..start + len]
+        });
         while !over.load(Ordering::Relaxed) {
-            for bytes in [&zeros, &ones] {
-                writer
-                    .put(Epoch::ANY, writer.me(), offset, &bytes[misaligned_by..][..len])
-                    .unwrap();
+            for bytes in parts {
+                writer.put(Epoch::ANY, writer.me(), offset, bytes).unwrap();
             }
         }
     };
@@ -502,6 +514,8 @@ fn odd_ranges_tear_no_word() {
         (3, 1000, 0),
         (0, 16384, 3),
         (4, 16384, 0),
+        (16, 16384, 3),
+        (4, 16384, 4093),
     ] {
         let words = (offset as u64).next_multiple_of(8)..(offset as u64 + len as u64) & !7;
         while_changing(&job, offset as u64, len, misaligned_by, || {
@@ -519,10 +533,13 @@ fn odd_ranges_tear_no_word() {
         (0, 1024, 3),
         (0, 16384, 3),
         (4, 16384, 0),
+        (16, 16384, 3),
+        (4, 16384, 4093),
     ] {
-        let mut buffer = vec![0; len + 8];
+        let mut buffer = vec![0; len + PAGE];
         while_changing(&job, 0, (offset + len).next_multiple_of(8), 0, || {
-            let buffer = &mut buffer[misaligned_by..][..len];
+            let start = start_in_page(&buffer, misaligned_by, len);
+            let buffer = &mut buffer[start..start + len];
             job.get(Epoch::ANY, job.me(), offset as u64, buffer).unwrap();
             for word in buffer[(8 - offset % 8) % 8..].chunks_exact(8) {
                 let found = u64::from_ne_bytes(word.try_into().unwrap());

@@ -336,14 +336,15 @@ const INLINE_LEN_MAX: usize = 56;
 /// The longest value of a block that is written word by word, in line.
 const INLINE_BLOCK_MAX: usize = 128;
 
-/// How many bytes of a long copy to a place of another alignment go through a buffer at once.
+/// How many bytes of a long copy from or to an odd address go through a buffer at once.
 const BOUNCE_LEN: usize = 1024;
 
 /// Copies bytes into shared memory, whose words are never torn. The accesses of the C library's
 /// memcpy depend on the length and on the alignment of both sides: it moves the last bytes by a
-/// move of their own, which may end in the middle of a word, and it is aligned with its
-/// *destination*. So it gets only whole words, and when it reads shared memory, a destination with
-/// the alignment of the source. A word of which only a part is written is exchanged as a whole.
+/// move of their own, which may end in the middle of a word, and it aligns its accesses with the
+/// destination, or with the source where both have nearly equal offsets in their pages. So memcpy
+/// gets only whole words, and private memory that begins at a word. A word of which only a part is
+/// written is exchanged as a whole.
 ///
 /// # Safety
 /// `to` points to `bytes.len()` bytes of mapped shared memory.
@@ -355,15 +356,36 @@ unsafe fn write_untorn(to: *mut u8, bytes: &[u8]) {
         return unsafe { write_partial_words(to, bytes) };
     }
     if bytes.len() > INLINE_LEN_MAX {
-        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private
-        // memory.
-        return unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) };
+        // SAFETY: promised by the caller.
+        return unsafe { write_long(to, bytes) };
     }
     // SAFETY: promised by the caller.
     unsafe { write_words(to, bytes) }
 }
 
-/// Copies whole words, in two halves in builds in which a process may stop in between.
+/// # Safety
+/// As for [`write_untorn`], and the range is whole words.
+#[inline]
+unsafe fn write_long(to: *mut u8, bytes: &[u8]) {
+    if (bytes.as_ptr() as usize).is_multiple_of(8) {
+        // SAFETY: both ranges are valid and do not overlap, since `bytes` is a reference to private
+        // memory.
+        return unsafe { foreign_copy(to, bytes.as_ptr(), bytes.len()) };
+    }
+    let mut bounce = [0u64; BOUNCE_LEN / 8];
+    let mut at = to;
+    for part in bytes.chunks(BOUNCE_LEN) {
+        // SAFETY: the part is not longer than the buffer, nor than what is left of the range.
+        unsafe {
+            std::ptr::copy_nonoverlapping(part.as_ptr(), bounce.as_mut_ptr().cast(), part.len());
+            foreign_copy(at, bounce.as_ptr().cast(), part.len());
+            at = at.add(part.len());
+        }
+    }
+}
+
+/// Copies whole words, in two halves in builds in which a process may stop in between. A word may
+/// be torn meanwhile: no other participant reads a block before it is published.
 ///
 /// # Safety
 /// As for [`write_untorn`], and the range is whole words.
