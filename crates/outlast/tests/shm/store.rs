@@ -3,6 +3,7 @@
 
 use crate::members::{LIMIT, expect_ok_within, is_member, members, print_output, wait_until};
 use crate::reexecution::this_test;
+use outlast::engine::Port;
 use outlast::store::{Expect, Options, Store, StoreError};
 use outlast::{Epoch, Job, MemberId, Time};
 use std::time::Duration;
@@ -313,12 +314,17 @@ fn entries_are_iterated_beyond_lost_partitions() {
             assert_eq!(store.entries("").filter(Result::is_ok).count(), 301);
             assert_eq!(store.entries("key/29").count(), 11);
         }
-        job.sleep(Duration::from_millis(1));
-        let world = outlast::rma::Communicator::world(&job).expect("made");
-        world.barrier().expect("all members");
-        if job.me() == MemberId(2) {
-            job.fence(job.me(), Time::NEVER).expect("killed");
+        let last = MemberId(2);
+        if job.me() == last {
+            // Not a barrier: others may still be inside of it when this member dies.
+            let mut ready = 0;
+            wait_until(&job, PATIENCE, "the other members", || {
+                ready += usize::from(job.receive(Port::User).is_some());
+                ready == 2
+            });
+            job.fence(last, Time::NEVER).expect("killed");
         }
+        job.send(last, Port::User, b"ready").expect("all members live");
         wait_until(&job, PATIENCE, "a death", || job.epoch() >= Epoch(1));
         let lost = store.lost_partitions().expect("asked");
         assert!(!lost.is_empty() && lost.len() < 64, "{lost:?}");
