@@ -8,6 +8,7 @@ use anyhow::{Context, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,13 @@ struct Step {
 
 /// A step that does not depend on other steps: its name, its bound and its command.
 pub(crate) type IndependentStep = (String, Duration, Command);
+
+/// Steps that run one after the other, and steps that run beside them.
+#[derive(Default)]
+pub(crate) struct Phase {
+    pub(crate) steps: Vec<IndependentStep>,
+    pub(crate) background: Vec<IndependentStep>,
+}
 
 /// A step that is under way. Dropping it kills its processes, so that a failed task leaves none.
 pub(crate) struct Running {
@@ -181,18 +189,13 @@ impl Gate {
         result
     }
 
-    /// Runs all of these steps, also after a failure, so that a single run names all that fail. The
-    /// steps in the background run at the lowest priority meanwhile, and their output follows at
-    /// the end.
+    /// Runs the steps of all phases, also after a failure, so that a single run names all that
+    /// fail. The background steps of a phase run at the lowest priority beside its other steps, and
+    /// their output follows at the end of the phase.
     pub(crate) fn independent_steps(
         &mut self,
-        steps: impl IntoIterator<Item = IndependentStep>,
-        background: impl IntoIterator<Item = IndependentStep>,
+        phases: impl IntoIterator<Item = Phase>,
     ) -> anyhow::Result<()> {
-        let mut running = Vec::new();
-        for (name, bound, command) in background {
-            running.push(self.start(&name, bound, niced(&command))?);
-        }
         let mut failures = Vec::new();
         let mut note = |result: anyhow::Result<()>| {
             if let Err(error) = result {
@@ -200,11 +203,20 @@ impl Gate {
                 failures.push(format!("{error:#}"));
             }
         };
-        for (name, bound, command) in steps {
-            note(self.step(&name, bound, command));
-        }
-        for step in running {
-            note(self.finish(step));
+        for Phase { steps, background } in phases {
+            let mut running = Vec::new();
+            for (name, bound, command) in background {
+                match self.start(&name, bound, niced(&command)) {
+                    Ok(step) => running.push(step),
+                    Err(error) => note(Err(error)),
+                }
+            }
+            for (name, bound, command) in steps {
+                note(self.step(&name, bound, command));
+            }
+            for step in running {
+                note(self.finish(step));
+            }
         }
         ensure!(failures.is_empty(), "{}", failures.join("; "));
         Ok(())
@@ -354,10 +366,25 @@ pub(crate) fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or(workspace().join("target"), PathBuf::from)
 }
 
+/// Whether [`cargo`] compiles without the files by which later builds compile less.
+static IS_BUILD_FROM_SCRATCH: AtomicBool = AtomicBool::new(false);
+
+/// Lets [`cargo`] compile without incremental compilation from now on, if the target folder has no
+/// files of it for the library: a build from scratch is a sixth faster without.
+pub(crate) fn begin_build_from_scratch() {
+    let folder = std::fs::read_dir(target_folder().join("debug/incremental"));
+    let mut entries = folder.into_iter().flatten().flatten();
+    let is_built = entries.any(|entry| entry.file_name().to_string_lossy().starts_with("outlast"));
+    IS_BUILD_FROM_SCRATCH.store(!is_built, Ordering::Relaxed);
+}
+
 /// The cargo that runs this program, so that a chosen toolchain stays chosen.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
+    if IS_BUILD_FROM_SCRATCH.load(Ordering::Relaxed) {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     command
 }
 
@@ -416,15 +443,16 @@ mod tests {
     #[test]
     fn independent_steps_run_after_a_failure() {
         let mut gate = Gate::new(minutes(1));
-        let steps = ["false", "true"]
-            .map(|program| (program.to_string(), minutes(1), Command::new(program)));
+        let step = |program: &str| (program.to_string(), minutes(1), Command::new(program));
         let mut background = Command::new("sh");
         background.args(["-c", "echo 'test result: ok. 3 passed; 0 failed'; exit $STATUS"]);
         background.env("STATUS", "0");
-        let background = [("background".to_string(), minutes(1), background)];
-        assert!(gate.independent_steps(steps, background).is_err());
+        let background = vec![("background".to_string(), minutes(1), background)];
+        let first = Phase { steps: vec![step("false"), step("true")], background };
+        let second = Phase { steps: vec![step("true")], ..Phase::default() };
+        assert!(gate.independent_steps([first, second]).is_err());
         let results: Vec<bool> = gate.steps.iter().map(|step| step.is_ok).collect();
-        assert_eq!(results, [false, true, true]);
+        assert_eq!(results, [false, true, true, true]);
         assert_eq!(gate.steps[2].counts.passed, 3);
     }
 

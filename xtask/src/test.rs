@@ -7,7 +7,10 @@
 //! own bound and its own line in the summary.
 
 use crate::debian;
-use crate::gate::{Gate, IndependentStep, cargo, clippy, minutes, target_folder, workspace};
+use crate::gate::{
+    Gate, IndependentStep, Phase, begin_build_from_scratch, cargo, clippy, minutes, target_folder,
+    workspace,
+};
 use crate::{install, instructions, packages, tidy, valgrind};
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -46,6 +49,7 @@ pub(crate) fn test(is_full: bool) -> anyhow::Result<()> {
 }
 
 fn run(gate: &mut Gate) -> anyhow::Result<()> {
+    begin_build_from_scratch();
     gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
     gate.step_here("house rules", tidy::tidy)?;
     // The network takes the time of the first, and a single thread of the compiler that of the
@@ -127,21 +131,24 @@ fn run_tests(gate: &mut Gate, selection: &[&str]) -> anyhow::Result<()> {
         binaries.iter().partition(|binary| binary.needs_mpi());
     ensure!(!with_mpi.is_empty() && !without.is_empty(), "cargo built no test binaries");
     let examples = cargo(&[&["test", "--doc"], selection].concat());
-    let mut steps = vec![("examples in the documentation".to_string(), minutes(10), examples)];
-    let mut simulated = Vec::new();
+    let mut local = Phase::default();
+    local.steps.push(("examples in the documentation".to_string(), minutes(10), examples));
+    // Tests with mpirun mostly wait, and bear it that other processes take the cores for a moment.
+    let mut distributed = Phase::default();
     for binary in without {
         let mut command = binary.command();
         command.envs(WITHOUT_UCX);
-        // Beside other tests each test of processes would meet preemption at every moment.
-        let list = if binary.is_simulated() { &mut simulated } else { &mut steps };
+        let list = match binary.is_simulated() {
+            true => &mut distributed.background,
+            false => &mut local.steps,
+        };
         list.push((format!("tests: {binary}"), minutes(20), command));
     }
     for binary in &with_mpi {
-        steps.push((format!("tests: {binary}"), minutes(20), binary.command()));
+        distributed.steps.push((format!("tests: {binary}"), minutes(20), binary.command()));
     }
-    steps.extend(steps_on_three_hosts(&with_mpi)?);
-    steps.extend(simulated);
-    gate.independent_steps(steps, [])
+    distributed.steps.extend(steps_on_three_hosts(&with_mpi)?);
+    gate.independent_steps([local, distributed])
 }
 
 /// The tests of windows, snapshots and seats, and the scenarios of the engine, with two members on
@@ -267,8 +274,8 @@ impl TestBinary {
         self.name.split('_').any(|word| word == "mpi") && self.name != "outlast_mpi_sys"
     }
 
-    /// Whether the tests do not depend on the machine's clock, so that they may take all the time
-    /// that the tests of real processes wait.
+    /// Whether the tests do not depend on the machine's clock, so that they may run in the time
+    /// that other tests wait.
     fn is_simulated(&self) -> bool {
         self.name == "sim" && self.package != "outlast-cli"
     }

@@ -7,6 +7,8 @@
 //!
 //! A single job runs at a time ([`ranks::take_turn`]).
 
+#[path = "../support/folders.rs"]
+mod folders;
 #[path = "../support/members.rs"]
 mod members;
 #[path = "../support/reexecution.rs"]

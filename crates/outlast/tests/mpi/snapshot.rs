@@ -1,5 +1,6 @@
 //! Snapshots of the ranks of a real mpirun, on several nodes.
 
+use crate::folders::folder_in_memory;
 use crate::members::{FOLDER, folder, is_member};
 use crate::ranks;
 use crate::reexecution::this_test;
@@ -49,7 +50,7 @@ fn a_job_begins_with_the_snapshot_of_another_job() {
         };
     }
     let _turn = ranks::take_turn();
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder_in_memory();
     let path = folder.path().join("snapshots");
     let running = ranks::start(ranks::launch(test, MEMBERS).env(FOLDER, &path));
     let until = std::time::Instant::now() + Duration::from_secs(30);

@@ -11,6 +11,8 @@
 //! ([`members`]), join a job of several members, die, are stopped, or change limits and fail points
 //! of their process.
 
+#[path = "../support/folders.rs"]
+mod folders;
 #[cfg(feature = "faults")]
 #[path = "../support/images.rs"]
 mod image_bodies;

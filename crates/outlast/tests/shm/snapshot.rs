@@ -1,6 +1,7 @@
 //! Snapshots of real processes, with real kills and full disks. `sim/snapshot.rs` has deaths and
 //! stops at any step.
 
+use crate::folders::folder_in_memory;
 use crate::members::{FOLDER, LIMIT, expect_ok, folder, is_member, members};
 use crate::reexecution::{self, ROLE, this_test};
 use outlast::launch::{Launch, Output, Running};
@@ -92,7 +93,7 @@ fn a_snapshot_is_a_consistent_cut_while_members_write_and_die() {
         store.close().expect("closed");
         return job.leave().expect("left");
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder_in_memory();
     let path = folder.path().join("snapshots");
     let running = start(test, MEMBERS, &path);
     for victim in [3, 1] {
@@ -148,7 +149,7 @@ fn a_kill_during_a_snapshot_leaves_the_previous_snapshot() {
         store.close().expect("closed");
         return job.leave().expect("left");
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder_in_memory();
     let path = folder.path().join("snapshots");
     let mut running = start(test, 3, &path);
     let until = Instant::now() + LIMIT;
@@ -225,7 +226,7 @@ fn a_full_disk_is_named_and_the_previous_snapshot_stays() {
         store.close().expect("closed");
         return job.leave().expect("left");
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder_in_memory();
     // The signal that comes with the error would end the process.
     let running = Launch::new(3)
         .program("sh")

@@ -16,6 +16,8 @@
 
 #[path = "../support/damaged_segment.rs"]
 mod damaged_segment;
+#[path = "../support/folders.rs"]
+mod folders;
 #[path = "../support/images.rs"]
 mod image_bodies;
 #[path = "../support/promises.rs"]

@@ -1,6 +1,7 @@
 //! Snapshots under the simulator: writers go on, members die and are stopped at any step, and each
 //! published snapshot is consistent. `shm/snapshot.rs` has real processes, kills and full disks.
 
+use crate::folders::folder_in_memory;
 use crate::simulation::{nap, replay, seeds, test_name};
 use outlast::engine::Fault;
 use outlast::sim::{self, Link, Options as SimOptions, Random};
@@ -24,16 +25,6 @@ fn try_open(job: &Job, replicas: usize) -> Result<Store, StoreError> {
 
 fn open(job: &Job, replicas: usize) -> Store {
     try_open(job, replicas).expect("opened")
-}
-
-/// A folder in memory, if there is a file system for it: a snapshot waits until its files are on
-/// the disk, which has nothing to do with what is simulated.
-fn folder_in_memory() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    match memory.is_dir() {
-        true => tempfile::tempdir_in(memory).expect("a folder"),
-        false => tempfile::tempdir().expect("a folder"),
-    }
 }
 
 /// The contents of a snapshot, by key.
