@@ -9,6 +9,10 @@ use std::time::Duration;
 /// The interval at which a waiter reads a key that a transaction has locked.
 const LOCKED: Duration = Duration::from_millis(100);
 
+/// The interval at which a waiter looks again while a local member executes a request of a dead
+/// member.
+const LAST_REQUEST: Duration = Duration::from_millis(1);
+
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
@@ -16,7 +20,7 @@ pub enum WaitOutcome {
     Value(Value),
     /// The named member is dead or has left, and no version that the wait was for exists. A value
     /// that this member had begun to put, and that no call has returned so far, never appears
-    /// later.
+    /// later. (Where a stopped member of this node may still execute the put, the wait goes on.)
     Died(MemberId),
     /// The deadline has passed.
     TimedOut,
@@ -88,6 +92,10 @@ impl Store {
         // The check comes before the read of the key: the read then finds what the dead member has
         // published.
         let died = wanted.member.filter(|&member| !job.view().is_living(member));
+        // The last put of the dead member may be a request that a local member still executes. Such
+        // a request is looked for after the view was loaded, since a request that is begun later is
+        // refused, and before the read of the key, which then finds what the request did.
+        let is_serving_dead = died.is_some() && job.is_serving_dead();
         self.state.announce_waiter(key)?;
         let get = || self.state.read_at_primary(key, |op, found| found.to_value(op, key));
         if let Some(value) = self.state.sample(&self.state.counts.get, get)?
@@ -95,11 +103,15 @@ impl Store {
         {
             return Ok(Look::Over(WaitOutcome::Value(value)));
         }
-        if let Some(member) = died {
+        if let Some(member) = died.filter(|_| !is_serving_dead) {
             return Ok(Look::Over(WaitOutcome::Died(member)));
         }
         if job.now() >= wanted.deadline {
             return Ok(Look::Over(WaitOutcome::TimedOut));
+        }
+        if is_serving_dead {
+            // No bell rings when the request has been executed.
+            return Ok(Look::Again(wanted.deadline.min(job.now().after(LAST_REQUEST))));
         }
         // The committer may be stopped after the commit and before it rings the bells, while other
         // members have seen the transaction through another key.

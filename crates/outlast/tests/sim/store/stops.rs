@@ -186,6 +186,78 @@ fn a_waiter_is_rung_before_the_writer_reads_its_own_put() {
     assert!(held_up.get() > 0, "no put was held up after it was published");
 }
 
+/// A member of another node dies in the midst of a put, and the primary is stopped at that moment,
+/// perhaps while it executes the put. A member of the primary's node reads the memory of the primary
+/// by itself. It is told of the death when the value cannot appear any more.
+#[test]
+fn a_wait_for_a_dead_member_outlasts_its_last_put() {
+    let [by_value, by_death, late] = [(); 3].map(|()| Rc::new(Cell::new(0)));
+    for seed in seeds(150) {
+        let stage = Rc::new(Cell::new(0));
+        let (by_value, by_death, late) = (by_value.clone(), by_death.clone(), late.clone());
+        let mut options = SimOptions::new(3, seed).link(Link::Network);
+        options.nodes = vec![0, 0, 1];
+        (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
+        sim::run(&options, move |job: Job| {
+            let store = Store::open(&job, Options::new().replicas(1).partitions(16)).expect("open");
+            let (primary, waiter, dies) = (MemberId(0), MemberId(1), MemberId(2));
+            let mut names = (0..1000).map(|number| format!("key/{number}"));
+            let key = names.find(|name| store.replicas_of(name.as_bytes()) == [primary]);
+            let key = &key.expect("some key");
+            if job.me() == dies {
+                let handle = store.handle(key).expect("a handle");
+                (0..3).for_each(|_| _ = handle.put(b"value").expect("put"));
+                stage.set(1);
+                nap(&job, "the waiter", || stage.get() == 2);
+                let mine = job.clone();
+                let strike = move || {
+                    mine.sleep(Duration::from_nanos(seed * 7919 % 30_000));
+                    mine.inject(Fault::Stop(primary)).expect("a fault");
+                    mine.inject(Fault::Kill(dies)).expect("a fault");
+                };
+                job.spawn("strikes", Box::new(strike)).expect("an activity");
+                let _ = handle.put(b"the last one");
+                nap(&job, "its death", || false);
+            }
+            if job.me() == waiter {
+                nap(&job, "the first value", || stage.get() == 1);
+                let seen = store.get(key).expect("read").expect("there").version();
+                stage.set(2);
+                let wait = |time| {
+                    let until = job.now().after(time);
+                    store.wait_or_death(key, Some(seen), until, dies).expect("waited")
+                };
+                let mut waited = wait(LIMIT / 2);
+                job.inject(Fault::Resume(primary)).expect("a fault");
+                if waited == WaitOutcome::TimedOut {
+                    late.set(late.get() + 1);
+                    waited = wait(LIMIT / 2);
+                }
+                job.sleep(LIMIT / 4);
+                let found = store.get(key).expect("read").expect("there");
+                match waited {
+                    WaitOutcome::Value(value) => {
+                        assert_eq!(value.bytes(), b"the last one");
+                        by_value.set(by_value.get() + 1);
+                    }
+                    WaitOutcome::Died(member) => {
+                        assert_eq!((member, found.version()), (dies, seen), "it came up later");
+                        by_death.set(by_death.get() + 1);
+                    }
+                    WaitOutcome::TimedOut => panic!("the primary has gone on"),
+                }
+                stage.set(3);
+            }
+            nap(&job, "the end", || stage.get() == 3);
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+    let ends = [by_value.get(), by_death.get(), late.get()];
+    assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}
+
 /// The kinds of acknowledged changes in [`judge_reads`].
 const CHANGES: u64 = 10;
 
