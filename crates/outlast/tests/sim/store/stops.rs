@@ -4,7 +4,7 @@
 use crate::simulation::{nap, seeds};
 use outlast::engine::Fault;
 use outlast::sim::{self, Link, Options as SimOptions};
-use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, WaitOutcome};
+use outlast::store::{Expect, KeyHandle, Options, Store, StoreError, Version, WaitOutcome};
 use outlast::{Job, MemberId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -256,6 +256,114 @@ fn a_wait_for_a_dead_member_outlasts_its_last_put() {
     }
     let ends = [by_value.get(), by_death.get(), late.get()];
     assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}
+
+/// The kinds of writes in [`judge_read_after_timeout`].
+const WRITES: u64 = 8;
+
+/// A member holds a replica of a key and reads from its own memory. The primary is stopped while
+/// the member writes the key. If that write times out, the member reads the key, and then the
+/// primary goes on. Returns the value that the read found, if it did not time out, and the value
+/// that the key has in the end; nothing if the write did not time out.
+fn judge_read_after_timeout(
+    seed: u64,
+    write: u64,
+    by_handle: bool,
+) -> Option<[Option<Vec<u8>>; 2]> {
+    let stage = Rc::new(Cell::new(0));
+    let found: Rc<RefCell<Option<[Option<Vec<u8>>; 2]>>> = Rc::default();
+    let mut options = SimOptions::new(3, seed).link(Link::Network);
+    (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
+    let results = found.clone();
+    sim::run(&options, move |job: Job| {
+        let store = Store::open(&job, Options::new().replicas(2).partitions(4)).expect("open");
+        let key: &[u8] = b"key";
+        let [primary, caller] = store.replicas_of(key)[..] else { panic!("two replicas") };
+        let get = || store.get(key).map(|found| found.map(|value| value.into_bytes()));
+        if job.me() == caller {
+            let [writer, reader] = [(); 2].map(|()| store.handle(key).expect("a handle"));
+            let before = 7i64.to_le_bytes();
+            // With a location of the key in the handle, or in the cache of the member.
+            let by_key = || store.put(key, &before).expect("put");
+            let by_writer = || writer.put(&before).expect("put");
+            let [first, last]: [&dyn Fn() -> Version; 2] = match write < 4 {
+                true => [&by_key, &by_writer],
+                false => [&by_writer, &by_key],
+            };
+            first();
+            last();
+            let version = last();
+            let read = || match by_handle {
+                true => reader.get().map(|found| found.map(|value| value.into_bytes())),
+                false => get(),
+            };
+            (0..3).for_each(|_| assert_eq!(read(), Ok(Some(before.to_vec()))));
+            let mine = job.clone();
+            let stop = move || {
+                mine.sleep(Duration::from_nanos(seed * 7919 % 40_000));
+                mine.inject(Fault::Stop(primary)).expect("a fault");
+            };
+            let stops = job.spawn("stops", Box::new(stop)).expect("an activity");
+            let expect = Expect::Version(version);
+            let written = match write {
+                0 => writer.put(b"next").map(drop),
+                1 => writer.put_if(b"next", expect).map(drop),
+                2 => writer.add(5).map(drop),
+                3 => writer.delete().map(drop),
+                4 => store.put(key, b"next").map(drop),
+                5 => store.put_if(key, b"next", expect).map(drop),
+                6 => store.add(key, 5).map(drop),
+                _ => store.delete(key).map(drop),
+            };
+            nap(&job, "the stop", || stops.is_finished());
+            if matches!(written, Err(StoreError::Timeout { .. })) {
+                let found = match read() {
+                    Ok(found) => Some(found.unwrap_or_default()),
+                    Err(StoreError::Timeout { .. }) => None,
+                    other => panic!("{other:?}"),
+                };
+                *results.borrow_mut() = Some([found, None]);
+            } else {
+                assert_eq!(written, Ok(()));
+            }
+            job.inject(Fault::Resume(primary)).expect("a fault");
+            stage.set(1);
+        } else if job.me() != primary {
+            nap(&job, "the primary", || stage.get() == 1);
+            job.sleep(LIMIT);
+            let last = get().expect("read");
+            if let Some(results) = results.borrow_mut().as_mut() {
+                results[1] = last;
+            }
+            stage.set(2);
+        }
+        nap(&job, "the end", || stage.get() == 2);
+        let _ = store.close();
+        let _ = job.leave();
+    })
+    .expect_ok();
+    found.take()
+}
+
+/// A write times out and comes up later. The writer reads the key meanwhile, to find out whether
+/// its write has happened: the read finds no older version, not even in the own replica of the
+/// writer.
+#[test]
+fn a_read_after_a_timeout_finds_the_write_or_waits_for_it() {
+    let mut came_up = 0;
+    for write in 0..WRITES {
+        for seed in seeds(30) {
+            for by_handle in [false, true] {
+                let judged = judge_read_after_timeout(seed, write, by_handle);
+                let Some([read, last]) = judged else { continue };
+                let has_come_up = last.as_deref() != Some(&7i64.to_le_bytes());
+                came_up += usize::from(has_come_up);
+                let is_right = read.is_none_or(|read| read == last.unwrap_or_default());
+                assert!(is_right, "write {write}, seed {seed}, by handle: {by_handle}");
+            }
+        }
+    }
+    assert!(came_up > 0, "no write came up");
 }
 
 /// The kinds of acknowledged changes in [`judge_reads`].
