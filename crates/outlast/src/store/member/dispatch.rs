@@ -52,6 +52,7 @@ impl StoreState {
             Message::Leaving => self.record_leaver(from),
             Message::AcknowledgeLeaving => self.record_acknowledgement(from),
             Message::HandOver => self.hand_over(from),
+            Message::Leaver { member } => self.hear_of_leaver(from, member),
             Message::Damaged { partition } => {
                 self.record_damage(partition as usize);
             }

@@ -27,11 +27,23 @@ pub(in crate::store) struct Leavers {
     /// The acknowledgements that are due when the operations of this member that began before have
     /// ended.
     pub(in crate::store) due: Mutex<Vec<Due>>,
+    /// The leavers of which this member is to tell the other members, if they do not do so soon
+    /// themselves (`leave.pass_on`).
+    pub(in crate::store) to_pass_on: Mutex<Vec<PassOn>>,
     pub(in crate::store) own: Mutex<OwnLeave>,
 }
 
 /// A leaver to be acknowledged, and the operations of this member that have to end first.
 type Due = (MemberId, Quiescence);
+
+/// A leaver of which this member tells the other members.
+pub(in crate::store) struct PassOn {
+    pub(in crate::store) leaver: MemberId,
+    /// When this member tells the others, or tells those again that had no room for the message.
+    pub(in crate::store) due: Time,
+    /// The members that know of the leaver.
+    pub(in crate::store) told: MemberSet,
+}
 
 /// The progress of this member as a leaver.
 #[derive(Default)]

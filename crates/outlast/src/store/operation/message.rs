@@ -123,6 +123,9 @@ pub(in crate::store) enum Message {
     AcknowledgeLeaving,
     /// `leave.hand_over`: all members have acknowledged the leaver; new replicas may be filled.
     HandOver,
+    /// `leave.pass_on`: this member leaves. It has told the sender, or a member that has told the
+    /// sender, and perhaps not the receiver.
+    Leaver { member: u64 },
     /// Keys of the partition are lost.
     Damaged { partition: u64 },
 }
@@ -151,6 +154,7 @@ impl Message {
             Message::Leaving => (20, vec![], ""),
             Message::AcknowledgeLeaving => (21, vec![], ""),
             Message::HandOver => (22, vec![], ""),
+            Message::Leaver { member } => (24, vec![*member], ""),
             Message::Damaged { partition } => (23, vec![*partition], ""),
         };
         codec::encode(tag, &words, text)
@@ -191,6 +195,7 @@ impl Message {
             20 => Message::Leaving,
             21 => Message::AcknowledgeLeaving,
             22 => Message::HandOver,
+            24 => Message::Leaver { member: word(0)? },
             23 => Message::Damaged { partition: word(0)? },
             _ => return None,
         })
@@ -229,6 +234,7 @@ mod tests {
             Message::Leaving,
             Message::AcknowledgeLeaving,
             Message::HandOver,
+            Message::Leaver { member: 13 },
             Message::Damaged { partition: 12 },
         ] {
             assert_eq!(Message::decode(&message.encode()), Some(message));

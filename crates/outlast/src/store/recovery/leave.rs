@@ -2,8 +2,8 @@
 //!
 //! A leaver remains a replica, and may remain the primary, of the partitions that it holds, but
 //! does not count among the R replicas. Placement gives these partitions an additional replica,
-//! which is filled like any new replica. The background takes *announce*, *acknowledge* and
-//! *hand_over*. The call [`RecoveryState::hand_replicas_over`] takes *wait*. Members leave in
+//! which is filled like any new replica. The background takes *announce*, *pass_on*, *acknowledge*
+//! and *hand_over*. The call [`RecoveryState::hand_replicas_over`] takes *wait*. Members leave in
 //! sequence: `api::leave` takes a lock in each store of the job before *announce*, and takes *end*.
 //!
 //! Orderings: [`RecoveryState::record_leaver`] raises `Leavers::version` and forgets the
@@ -14,9 +14,11 @@
 //! ever, so a call that the gate turns away finds the store closed.
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/leaving.md"))]
 
+use crate::engine::deadline::background_wait;
 use crate::engine::{MemberId, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::{OpError, engine_error};
+use crate::store::operation::leavers::PassOn;
 use crate::store::operation::message::Message;
 use crate::store::operation::quiescence::Quiescence;
 use crate::store::recovery::state::RecoveryState;
@@ -31,7 +33,8 @@ const LEAVE_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two looks. Pauses double up to this.
 const LEAVE_PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How often a leaver repeats its message to members that have not answered.
+/// How often a leaver repeats its message to members that have not answered, and how long another
+/// member waits at most for a leaver to tell all members.
 const REMIND: Duration = Duration::from_secs(1);
 
 impl RecoveryState {
@@ -125,12 +128,65 @@ impl RecoveryState {
                     first.forget_all_unless(&self.replicas(number, &view));
                 }
             }
+            if member != self.me() {
+                let due = self.job.now().after(self.pass_on_wait());
+                let told = [self.me(), member].into_iter().collect();
+                lock(&self.leavers.to_pass_on).push(PassOn { leaver: member, due, told });
+            }
         }
         // A load of the own segment fails only when this member has ended. Then there is no
         // operation to wait for.
         let in_flight = Quiescence::begin(self).unwrap_or_default();
         lock(&self.leavers.due).push((member, in_flight));
         let _ = self.job.ring(self.me());
+    }
+
+    /// *pass_on*, at the receiver: records a leaver of which another member has told this member.
+    pub(in crate::store) fn hear_of_leaver(&self, from: MemberId, leaver: u64) {
+        let view = self.job.view();
+        let living = view.living().find(|&member| u64::from(member.0) == leaver);
+        let Some(leaver) = living.filter(|&leaver| leaver != self.me()) else { return };
+        if !self.leavers.members().contains(leaver) {
+            self.record_leaver(leaver);
+        }
+        for known in lock(&self.leavers.to_pass_on).iter_mut() {
+            if known.leaver == leaver {
+                known.told.insert(from);
+            }
+        }
+    }
+
+    /// How long this member gives a leaver to tell all members, before it tells them itself.
+    fn pass_on_wait(&self) -> Duration {
+        background_wait(self.job.time_limit()).min(REMIND)
+    }
+
+    /// *pass_on*: tells the other members of leavers that may be stopped in *announce*. Returns when
+    /// to run again.
+    fn pass_on_leavers(&self) -> Time {
+        let mut known = std::mem::take(&mut *lock(&self.leavers.to_pass_on));
+        if known.is_empty() {
+            return Time::NEVER;
+        }
+        let (now, view) = (self.job.now(), self.job.view());
+        let handed = lock(&self.leavers.handed).clone();
+        // If all members have acknowledged the leaver, or know of its death, all of them know.
+        known.retain(|known| view.is_living(known.leaver) && !handed.contains(known.leaver));
+        for PassOn { leaver, due, told } in known.iter_mut().filter(|known| known.due <= now) {
+            let note = Message::Leaver { member: u64::from(leaver.0) };
+            for member in view.living() {
+                // A member without room for the message is told later. A sender must not wait for
+                // it here, since it may be stopped.
+                if !told.contains(member) && self.try_send(member, &note) == Ok(true) {
+                    told.insert(member);
+                }
+            }
+            *due = now.after(self.pass_on_wait());
+        }
+        known.retain(|known| !view.living().all(|member| known.told.contains(member)));
+        let due = known.iter().map(|known| known.due).min().unwrap_or(Time::NEVER);
+        lock(&self.leavers.to_pass_on).extend(known);
+        due
     }
 
     /// Records that a member has acknowledged this leaver.
@@ -148,12 +204,14 @@ impl RecoveryState {
         }
     }
 
-    /// The background's share: answers leavers, and takes the steps of this member's own leaving.
+    /// The background's share: answers leavers, passes their announcements on, and takes the steps
+    /// of this member's own leaving.
     /// Returns when to run again.
     pub(in crate::store) fn leave_some(&self) -> Time {
         let answers = self.answer_leavers();
+        let passed_on = self.pass_on_leavers();
         let own = self.lead_own();
-        answers.min(own)
+        answers.min(passed_on).min(own)
     }
 
     /// Answers each leaver once the operations of this member that began before have ended.
@@ -238,6 +296,78 @@ mod tests {
         assert!(leaving.may_fill(&replicas), "all know");
         lock(&leaving.members).insert(MemberId(2));
         assert!(!leaving.may_fill(&replicas), "the next one");
+    }
+
+    /// A leaver is stopped when it has told one member and not the next. The first member reads all
+    /// keys, and so raises the configuration numbers of their records above those that the second
+    /// member knows. The second member reads them, too, since the first tells it of the leaver; as
+    /// long as both are stopped it cannot know.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_member_hears_of_a_leaver_from_other_members() {
+        use crate::engine::Fault;
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::job::Job;
+        use crate::store::Options;
+        use crate::store::testing::{expect_timeout, nap};
+        use std::cell::Cell;
+        use std::rc::Rc;
+        const LIMIT: Duration = Duration::from_secs(2);
+        for (seed, stops_both) in (0..20).map(|seed| (seed, seed % 5 == 4)) {
+            let stage = Rc::new(Cell::new(0));
+            let mut options = SimOptions::new(4, seed);
+            // A leaver counts in the number of every configuration.
+            options.domains = ["a", "b", "c", "d"].map(String::from).to_vec();
+            (options.time_limit, options.steps_max) = (LIMIT, 20_000_000);
+            let report = sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(2).partitions(16).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let [leaver, told, untold] = [0, 1, 2].map(MemberId);
+                let keys: Vec<String> = (0..8).map(|number| format!("key/{number}")).collect();
+                if job.me() == leaver {
+                    keys.iter().for_each(|key| _ = store.put(key, b"value").expect("put"));
+                    store.state.record_leaver(leaver);
+                    store.state.send(told, &Message::Leaving).expect("sent");
+                    stage.set(1);
+                    job.inject(Fault::Stop(leaver)).expect("a fault");
+                    nap(&job, "the others", || stage.get() == 3);
+                    store.leave(job.now().after(LIMIT)).expect("left");
+                    return;
+                }
+                if job.me() == told {
+                    nap(&job, "the leaver", || store.state.leavers.members().contains(leaver));
+                    keys.iter().for_each(|key| _ = store.get(key).expect("read"));
+                    stage.set(2);
+                    if stops_both {
+                        job.inject(Fault::Stop(told)).expect("a fault");
+                    }
+                }
+                if job.me() == untold {
+                    nap(&job, "the reads", || stage.get() == 2);
+                    if stops_both {
+                        // Nobody tells it of the leaver, so it can name no other member.
+                        assert_eq!(expect_timeout(store.get(&keys[0])), untold);
+                        job.inject(Fault::Resume(told)).expect("a fault");
+                    }
+                    let began = job.now();
+                    for key in &keys {
+                        let found = store.get(key).expect("read").expect("there");
+                        assert_eq!(found.bytes(), b"value");
+                    }
+                    assert!(job.now().since(began) < LIMIT / 2, "seed {seed}");
+                    job.inject(Fault::Resume(leaver)).expect("a fault");
+                    stage.set(3);
+                }
+                nap(&job, "the end", || stage.get() == 3);
+                nap(&job, "the leaver", || !job.view().is_living(leaver));
+                for key in &keys {
+                    assert_eq!(store.get(key).expect("read").expect("there").bytes(), b"value");
+                }
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
     }
 
     /// A member that has not heard of a leaver yet uses the old lists and numbers. If the leaver,
