@@ -67,8 +67,8 @@ pub struct Recovery {
     tx: Transaction,
     deaths: Vec<Death>,
     communicator: Communicator,
-    /// The dead members, identical at all members of this attempt.
-    gone: MemberSet,
+    /// The view of this attempt: its dead members are identical at all members.
+    view: View,
     turn: Turn,
 }
 
@@ -159,14 +159,17 @@ impl Store {
     /// The recovery waits for a member that does not take part until that member is dead, or until
     /// the job's time limit. Then it returns [`StoreError::Timeout`], nothing is changed, and it
     /// may be called again. There is a single exception: if a replica did not answer when the
-    /// decision was written, or when the changes of this member were applied, the recovery may turn
-    /// out to have happened, at all members. The next recovery then begins after it.
+    /// decision was written, the recovery may turn out to have happened, at all members. The next
+    /// recovery then begins after it. Once the decision is known, the call returns `Ok` although a
+    /// replica does not answer: a read of a key that is not applied yet returns the new value, or
+    /// `Timeout`.
     ///
     /// If the store's own record of recoveries is lost, the call returns [`StoreError::DataLost`].
     /// Call [`Store::accept_loss`] and then `recover` again. The procedures then get all deaths
     /// since the store was opened. The call also returns `DataLost` if the recovery has happened
     /// and changes of this member's procedure were lost, with all replicas of their keys, before
-    /// they were applied. These deaths belong to the next recovery.
+    /// they were applied; or may have been lost, since the members that are the replicas now do not
+    /// answer. These deaths belong to the next recovery.
     ///
     /// ```
     /// use outlast::store::{Mode, Options, Store, StoreError};
@@ -293,13 +296,13 @@ impl Store {
                 continue;
             };
             let regulars = job.view().regulars;
-            let view = View::new(regulars, job.members() - regulars, gone.clone(), left);
+            let view = View::new(regulars, job.members() - regulars, gone, left);
             let death =
                 |&member| Death::new(member, view.left.contains(member), heir(member, &view));
             let deaths = new.iter().map(death).collect();
             state.coordinated.is_in_procedure.store(true, Ordering::SeqCst);
             let tx = self.begin_in(Some(communicator.id()));
-            return Ok(Recovery { tx, deaths, communicator, gone, turn });
+            return Ok(Recovery { tx, deaths, communicator, view, turn });
         }
     }
 }
@@ -357,7 +360,7 @@ impl Recovery {
             Err(error) => (CALM, Some(format!("at {}: {error}", self.turn.0.me()))),
         };
         if mutant("recover-partly-visible") && prepared.is_ok() {
-            let _ = self.tx.end_prepared(true);
+            let _ = self.tx.end_prepared(Some(&self.view));
         }
         match (self.vote(flags, reason)?, prepared) {
             (Ended::Committed, _) => Ok(()),
@@ -410,7 +413,7 @@ impl Recovery {
         let state = self.turn.0.clone();
         let attempt = self.communicator.id();
         let step = within(steps::Step::RecoverDecide);
-        let wanted = matches!(agreed, Ok(Ended::Committed)).then_some(&self.gone);
+        let wanted = matches!(agreed, Ok(Ended::Committed)).then_some(&self.view.dead);
         let why = match agreed {
             Ok(Ended::Failed(_)) => "another member could not prepare its changes",
             _ => "a member died or did not take part in time",
@@ -431,7 +434,7 @@ impl Recovery {
             (Ok(Ended::Again), _) => Ended::Again,
             // This member has reached its time limit, and the attempt is aborted at all members.
             (Err(error), Ok(_)) => {
-                self.tx.end_prepared(false)?;
+                self.tx.end_prepared(None)?;
                 return Err(error);
             }
             // The prepared changes stay prepared until the recovery decision can be read. The
@@ -442,11 +445,11 @@ impl Recovery {
             }
         };
         if let Ended::Committed = ended {
-            let outcome = self.tx.end_prepared(true);
-            state.open_gate(self.gone.clone());
+            let outcome = self.tx.end_prepared(Some(&self.view));
+            state.open_gate(self.view.dead.clone());
             outcome?;
         } else {
-            self.tx.end_prepared(mutant("recover-skip-abort"))?;
+            self.tx.end_prepared(mutant("recover-skip-abort").then_some(&self.view))?;
         }
         Ok(ended)
     }
@@ -681,6 +684,79 @@ mod tests {
                 nap(&job, "the acceptance", || stage.get() == 2);
                 store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
                 assert_eq!(store.get(&key).expect("read"), None);
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A recovery is decided, and then the primary of a key that a member changes is stopped. The
+    /// recovery of that member succeeds, since it has happened: a program that called `recover`
+    /// again would make the changes of its procedure twice. If a death makes it possible that the
+    /// change is lost, the call says so.
+    #[test]
+    fn a_decided_recovery_succeeds_although_a_replica_does_not_answer() {
+        for (seed, dies) in (0..12).map(|number| (2 * number + 1, number % 2 == 1)) {
+            let stage = Rc::new(Cell::new(0));
+            run(seed, 4, move |job| {
+                let store = open(&job, 1);
+                let recovery_decision = store.replicas_of(&RecoveryDecision::key())[0];
+                let intent_of = |member: &MemberId| store.replicas_of(&intent_key(*member, 0))[0];
+                let late = MemberId(0);
+                let other_than = |used: &[MemberId]| {
+                    let other = (0..4).map(MemberId).find(|one| !used.contains(one));
+                    other.expect("another member")
+                };
+                let primary = other_than(&[late, recovery_decision, intent_of(&late)]);
+                // The member that becomes the primary if the primary dies.
+                let next = other_than(&[late, recovery_decision, primary]);
+                let order = |key: &Vec<u8>| {
+                    let partition = store.partition_of(key).expect("a key");
+                    store.state.placement.preference(partition)[..2].to_vec()
+                };
+                let keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                let key = keys.into_iter().find(|key| order(key) == [primary, next]);
+                let key = key.expect("some key");
+                store.revoke().expect("revoked");
+                let mut recovery = store.recover_begin().expect("begun");
+                if job.me() == late {
+                    recovery.tx().put(&key, b"new").expect("put");
+                    recovery.tx.prepare().expect("prepared");
+                    let agreed =
+                        recovery.communicator.agree_despite_failures(ALL_WELL).expect("agreed");
+                    assert_eq!(agreed.flags, ALL_WELL);
+                    nap(&job, "the others", || stage.get() == 3);
+                    // The decision is written, whether or not its replica is stopped now.
+                    let stopped = if dies { next } else { primary };
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    if dies {
+                        job.inject(Fault::Kill(primary)).expect("killed");
+                        nap(&job, "the death", || !job.view().is_living(primary));
+                    }
+                    let ended = recovery.decide(Ok(Ended::Committed)).map(drop);
+                    drop(recovery);
+                    match dies {
+                        false => {
+                            assert_eq!(ended, Ok(()));
+                            assert_eq!(expect_timeout(store.get(&key)), primary);
+                        }
+                        true => assert!(matches!(ended, Err(StoreError::DataLost { .. }))),
+                    }
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    if dies {
+                        let partition = store.partition_of(&key).expect("a key");
+                        store.accept_loss_of(&[partition]).expect("accepted");
+                    }
+                    stage.set(4);
+                } else {
+                    recovery.end().expect("recovered");
+                    stage.set(stage.get() + 1);
+                }
+                nap(&job, "the late member", || stage.get() == 4);
+                if dies {
+                    store.recover(|_, _| Ok::<(), StoreError>(())).expect("recovered");
+                }
+                let found = store.get(&key).expect("read").map(|value| value.into_bytes());
+                assert_eq!(found, (!dies).then(|| b"new".to_vec()));
                 end(&job, &store);
             });
         }

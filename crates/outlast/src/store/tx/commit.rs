@@ -2,7 +2,7 @@
 //!
 //! *apply* and *release* follow in [`super::resolve`] and [`super::cleanup`].
 
-use crate::engine::{Epoch, MemberId};
+use crate::engine::{Epoch, MemberId, MemberSet, View};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
@@ -38,6 +38,14 @@ pub(in crate::store) struct Attempt {
     pub(in crate::store) recovery: Option<u64>,
     /// The transaction as a reader.
     pub(in crate::store) reader: Reader,
+}
+
+/// A coordinated recovery that is decided and committed.
+#[derive(Clone, Copy)]
+pub(in crate::store::tx) struct Decided<'v> {
+    attempt: u64,
+    /// Its view: under it all replicas were complete before the procedures ran.
+    view: &'v View,
 }
 
 /// What a transaction has read of a key. The value is `None` if the key does not exist.
@@ -336,20 +344,23 @@ impl Transaction {
         if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
     }
 
-    /// Ends the transaction of a coordinated recovery as the recovery decision says. Returns
-    /// `DataLost` if it is committed and some of its changes were lost before they were applied.
-    pub(in crate::store) fn end_prepared(&mut self, is_committed: bool) -> StoreResult<()> {
+    /// Ends the transaction of a coordinated recovery as the recovery decision says: `committed` is
+    /// the view of the recovery, or `None` if it is aborted. Returns `DataLost` if it is committed
+    /// and some of its changes were lost before they were applied.
+    pub(in crate::store) fn end_prepared(&mut self, committed: Option<&View>) -> StoreResult<()> {
+        let is_committed = committed.is_some();
         self.over = Some(if is_committed { COMMITTED } else { FAILED });
         let Some(Active { slot, id, version, keys, .. }) = self.active.take() else {
             return Ok(());
         };
         let (inner, keys) = (&self.state, keys.into_iter().collect());
-        let Some(locked) = self.prepared.take().filter(|_| is_committed) else {
+        let (Some(locked), Some(view)) = (self.prepared.take(), committed) else {
             inner.finish(slot, id, keys, Some(is_committed), true);
             return Ok(());
         };
         let applied = inner.apply(id, &keys);
-        let outcome = inner.check_outcome(id, version, self.recovery, &locked, &keys, &applied);
+        let recovery = self.recovery.map(|attempt| Decided { attempt, view });
+        let outcome = inner.check_outcome(id, version, recovery, &locked, &keys, &applied);
         inner.end(slot, id, keys, applied.ended, true);
         outcome
     }
@@ -618,7 +629,8 @@ impl TxState {
     /// while the key was locked. Then the new value is gone with the provisional version. The
     /// partition of the intent can have been lost, too. Then an operation that met a key before
     /// *apply* has rolled it back. In a coordinated recovery (`recovery`) this holds for the
-    /// recovery decision as well.
+    /// recovery decision as well. There a replica that has not answered fails no call
+    /// ([`TxState::unless_unanswered`]): the decision is known, and holds for all members.
     ///
     /// A key at which this call has replaced the provisional version itself was not lost before the
     /// decision, so no answer about it is needed. No key needs a check if the view is unchanged and
@@ -627,7 +639,7 @@ impl TxState {
         &self,
         id: IntentId,
         intent_version: Version,
-        recovery: Option<u64>,
+        recovery: Option<Decided<'_>>,
         locked: &LockedKeys,
         keys: &[Vec<u8>],
         applied: &Applied,
@@ -645,7 +657,7 @@ impl TxState {
             match (self.check_version(key, *version, late), is_own(key)) {
                 (Err(error @ StoreError::DataLost { .. }), _) => return Err(error),
                 (_, true) => {}
-                (found, false) => is_there &= found?,
+                (found, false) => is_there &= self.unless_unanswered(recovery, key, found)?,
             }
         }
         if let (Err(error @ StoreError::Timeout { .. }), None) = (&applied.ended, recovery) {
@@ -656,15 +668,44 @@ impl TxState {
         if is_there {
             return Ok(());
         }
-        self.check_version(&intent_key(id.member, id.slot), intent_version, late)?;
-        if let Some(recovery) = recovery {
-            let found = self.recovery_decision()?;
-            if found.is_none_or(|found| found.recovery != recovery || !found.is_committed) {
-                let partition = self.any_key_ref(&RecoveryDecision::key()).partition;
+        let intent = intent_key(id.member, id.slot);
+        let found = self.check_version(&intent, intent_version, late);
+        self.unless_unanswered(recovery, &intent, found)?;
+        if let Some(Decided { attempt, .. }) = recovery {
+            let is_decision =
+                |found: RecoveryDecision| found.recovery == attempt && found.is_committed;
+            let found = self.recovery_decision().map(|found| found.is_some_and(is_decision));
+            let key = RecoveryDecision::key();
+            if !self.unless_unanswered(recovery, &key, found)? {
+                let partition = self.any_key_ref(&key).partition;
                 return Err(StoreError::DataLost { partition });
             }
         }
         Ok(())
+    }
+
+    /// What was found of a key, after a coordinated recovery is decided. If a member has not
+    /// answered, the key is not lost as long as a member lives that was its replica when the
+    /// procedures ran, and so holds what the recovery wrote: it counts as found. If none lives, it
+    /// may be lost.
+    fn unless_unanswered(
+        &self,
+        recovery: Option<Decided<'_>>,
+        key: &[u8],
+        found: StoreResult<bool>,
+    ) -> StoreResult<bool> {
+        let (Some(Decided { view, .. }), Err(StoreError::Timeout { .. })) = (recovery, &found)
+        else {
+            return found;
+        };
+        let partition = self.any_key_ref(key).partition;
+        let preference = self.preference(partition);
+        let replicas = self.placement.replicas(preference, view, &MemberSet::new()).members;
+        let now = self.job.view();
+        match replicas.iter().any(|&member| now.is_living(member)) {
+            true => Ok(true),
+            false => Err(StoreError::DataLost { partition }),
+        }
     }
 
     /// Returns `DataLost` if the key or its partition was lost after this version was made and the
