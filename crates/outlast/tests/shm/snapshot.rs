@@ -140,9 +140,13 @@ fn a_kill_during_a_snapshot_leaves_the_previous_snapshot() {
         assert!(generation.ends_with("generation-000001"), "{generation:?}");
         let snapshots = Snapshots::open(&store, &folder, Options::new().keep(5)).expect("opened");
         if job.me().0 == 0 {
+            // A failure shows what has taken long.
+            println!("restores at {:?}", job.now());
             let restored = snapshot::restore(&store, &folder).expect("restored");
             assert_eq!(restored.records, 25);
+            println!("takes at {:?}", job.now());
             assert_eq!(snapshots.take().expect("taken").generation, 2);
+            println!("closes at {:?}", job.now());
             let names: Vec<_> = std::fs::read_dir(&folder).expect("a folder").flatten().collect();
             assert_eq!(names.len(), 2, "{names:?}");
         }
