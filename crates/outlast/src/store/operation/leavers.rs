@@ -33,8 +33,9 @@ pub(in crate::store) struct Leavers {
     pub(in crate::store) own: Mutex<OwnLeave>,
 }
 
-/// A leaver to be acknowledged, and the operations of this member that have to end first.
-type Due = (MemberId, Quiescence);
+/// A leaver to be acknowledged, the operations of this member that have to end first, and when this
+/// member began to wait for them.
+type Due = (MemberId, Quiescence, Time);
 
 /// A leaver of which this member tells the other members.
 pub(in crate::store) struct PassOn {

@@ -137,7 +137,13 @@ impl RecoveryState {
         // A load of the own segment fails only when this member has ended. Then there is no
         // operation to wait for.
         let in_flight = Quiescence::begin(self).unwrap_or_default();
-        lock(&self.leavers.due).push((member, in_flight));
+        let now = self.job.now();
+        let mut due = lock(&self.leavers.due);
+        // An answer that is due already answers a repeated announcement, too.
+        if due.iter().all(|&(leaver, ..)| leaver != member) {
+            due.push((member, in_flight, now));
+        }
+        drop(due);
         let _ = self.job.ring(self.me());
     }
 
@@ -161,8 +167,8 @@ impl RecoveryState {
         background_wait(self.job.time_limit()).min(REMIND)
     }
 
-    /// *pass_on*: tells the other members of leavers that may be stopped in *announce*. Returns when
-    /// to run again.
+    /// *pass_on*: tells the other members of leavers that may be stopped in *announce*. Returns
+    /// when to run again.
     fn pass_on_leavers(&self) -> Time {
         let mut known = std::mem::take(&mut *lock(&self.leavers.to_pass_on));
         if known.is_empty() {
@@ -220,11 +226,14 @@ impl RecoveryState {
         if due.is_empty() {
             return Time::NEVER;
         }
+        let (now, mut pause) = (self.job.now(), LEAVE_PAUSE_MAX);
         let mut later = Vec::new();
         let copiers = lock(&self.gate.copiers).clone();
-        for (member, mut in_flight) in due {
+        for (member, mut in_flight, began) in due {
             if !in_flight.is_over(self, &copiers).unwrap_or(true) {
-                later.push((member, in_flight));
+                // An operation may wait for a stopped member. The pauses grow with the wait.
+                pause = pause.min((now.since(began) / 8).max(LEAVE_PAUSE));
+                later.push((member, in_flight, began));
             } else if member == self.me() {
                 self.record_acknowledgement(member);
             } else {
@@ -234,7 +243,7 @@ impl RecoveryState {
         }
         let is_done = later.is_empty();
         lock(&self.leavers.due).extend(later);
-        if is_done { Time::NEVER } else { self.job.now().after(LEAVE_PAUSE) }
+        if is_done { Time::NEVER } else { now.after(pause) }
     }
 
     /// *announce* and *hand_over* of this member's own leaving. Returns when to run again.

@@ -187,8 +187,8 @@ fn a_waiter_is_rung_before_the_writer_reads_its_own_put() {
 }
 
 /// A member of another node dies in the midst of a put, and the primary is stopped at that moment,
-/// perhaps while it executes the put. A member of the primary's node reads the memory of the primary
-/// by itself. It is told of the death when the value cannot appear any more.
+/// perhaps while it executes the put. A member of the primary's node reads the memory of the
+/// primary by itself. It is told of the death when the value cannot appear any more.
 #[test]
 fn a_wait_for_a_dead_member_outlasts_its_last_put() {
     let [by_value, by_death, late] = [(); 3].map(|()| Rc::new(Cell::new(0)));
