@@ -41,6 +41,11 @@ impl<'a> RecordOp<'a> {
             return self.publish_compound(config, key, predecessor, new_version);
         }
         steps::enter(steps::Step::WriteFill);
+        if !config.are_all_ready() {
+            // A replica that is found only after *publish* may have no room, and then holds up the
+            // version that other members can already see.
+            self.find_new_replicas(config, key.partition)?;
+        }
         let image = BlockImage::new(&new_version.block, new_version.value);
         for replica in config.ready_replicas() {
             let member = config.member(replica);

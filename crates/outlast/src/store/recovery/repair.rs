@@ -667,8 +667,9 @@ mod tests {
     use crate::engine::sim::{self, Cost, Link, Options as SimOptions};
     use crate::engine::{Fault, MemberId};
     use crate::job::Job;
+    use crate::store::segment::head::Phase;
     use crate::store::testing::nap;
-    use crate::store::{Options, Store};
+    use crate::store::{Options, Store, StoreError};
     use std::cell::Cell;
     use std::rc::Rc;
     use std::time::Duration;
@@ -727,6 +728,59 @@ mod tests {
                 } else {
                     nap(&job, "the end", || false);
                 }
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A member has last looked at the replicas of a partition before a new replica made its index.
+    /// The new replica is complete since, and has no room for the next value: the put of that
+    /// member changes nothing, and says so.
+    #[test]
+    fn a_put_finds_a_new_replica_without_room_before_it_publishes() {
+        for seed in 0..6 {
+            let is_over = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(4, seed);
+            options.segment_limit = 512 << 10;
+            run(options, move |job: Job| {
+                let wanted = Options::new().replicas(2).partitions(32).expected_keys(64);
+                let store = Store::open(&job, wanted.slab_len_max(16 << 10)).expect("open");
+                let key: &[u8] = b"key";
+                let partition = store.partition_of(key).expect("a key");
+                let order = store.state.placement.preference(partition);
+                let [primary, dies, new, writer] = order[..] else { panic!("four members") };
+                let get = || store.get(key).expect("read").expect("there").bytes;
+                if job.me() == writer {
+                    store.put(key, b"small").expect("put");
+                    // The new replica and the writer are full, and the primary is not.
+                    let is_elsewhere = |name: &String| {
+                        let replicas = store.replicas_of(name.as_bytes());
+                        !replicas.contains(&primary) && !replicas.contains(&dies)
+                    };
+                    let names = (0..10_000).map(|number| format!("key/{number}"));
+                    let refused = names
+                        .filter(is_elsewhere)
+                        .map(|name| store.put(name.as_bytes(), &[7; 3000]))
+                        .filter(|put| matches!(put, Err(StoreError::OutOfMemory { .. })));
+                    assert_eq!(refused.take(50).count(), 50, "it is full");
+                    job.inject(Fault::Stop(new)).expect("a fault");
+                    job.inject(Fault::Kill(dies)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(dies));
+                    assert_eq!(get(), b"small");
+                    job.inject(Fault::Resume(new)).expect("a fault");
+                    let is_complete = || {
+                        let state = store.state.run(|op| op.state(new, partition));
+                        state.expect("loaded").phase() == Phase::Complete
+                    };
+                    nap(&job, "the new replica", is_complete);
+                    let put = store.put(key, &[7; 3000]);
+                    assert!(matches!(put, Err(StoreError::OutOfMemory { .. })), "{put:?}");
+                    assert_eq!(get(), b"small");
+                    store.put(key, b"other").expect("put");
+                    assert_eq!(get(), b"other");
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get() && job.me() != dies);
                 end(&job, &store);
             });
         }
