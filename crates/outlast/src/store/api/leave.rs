@@ -8,9 +8,13 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::engine_error;
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The lock of the leaver: members leave in sequence.
 const TURN: &[u8] = b"\0outlast/leave";
+
+/// The pause between two looks at the openings that are not usable here.
+const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 
 impl Store {
     /// Leaves the job: hands the replicas of this member over to other members, so that nothing is
@@ -24,23 +28,152 @@ impl Store {
     ///
     /// Members leave in sequence, and each of them moves its data. To end the whole job, use
     /// [`Store::close`]. A member leaves with all its stores: if it has further stores open, the
-    /// call hands over their replicas, too.
+    /// call hands over their replicas, too. If a call of [`Store::open`] or [`Store::close`] has
+    /// failed, other members may use that store with the replicas of this member: the call then
+    /// waits until all have opened it, and hands the replicas over, or until all have closed it.
     pub fn leave(&self, deadline: Time) -> StoreResult<()> {
         if self.state.is_closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
         }
         let _call = Deadline::call_until(deadline);
-        // All members have their stores in equal order, so two leavers do not wait for each other.
-        let stores: Vec<Store> = self.state.stores.usable().map(|state| Store { state }).collect();
-        for store in &stores {
-            // The lock is held until this member is gone. The next leaver takes it over.
-            if !lock(&store.state.leavers.own).is_leaving {
-                store.lock_any(TURN, deadline)?.keep();
+        let job = &self.state.job;
+        loop {
+            self.settle_openings(deadline)?;
+            // All members have their stores in equal order, so two leavers do not wait for each
+            // other.
+            let stores = self.stores_in_use();
+            for store in &stores {
+                // The lock is held until this member is gone. The next leaver takes it over.
+                if !lock(&store.state.leavers.own).is_leaving {
+                    store.lock_any(TURN, deadline)?.keep();
+                }
+                store.state.hand_replicas_over(deadline)?;
             }
-            store.state.hand_replicas_over(deadline)?;
+            // Another thread may have opened a store meanwhile.
+            let address = |store: &Store| store.state.address;
+            let is_settled = self.state.stores.in_the_way_of_leaving(job).is_none();
+            if is_settled && self.stores_in_use().iter().map(address).eq(stores.iter().map(address))
+            {
+                break;
+            }
         }
         // *end*.
-        stores.iter().for_each(|store| store.state.end());
-        self.state.job.leave().map_err(engine_error)
+        self.state.stores.usable().for_each(|state| state.end());
+        job.leave().map_err(engine_error)
+    }
+
+    /// The stores whose replicas are handed over: those that this member has open, unless all
+    /// others have closed them.
+    fn stores_in_use(&self) -> Vec<Store> {
+        let in_use = self.state.stores.usable().filter(|state| state.is_used_by_others());
+        in_use.map(|state| Store { state }).collect()
+    }
+
+    /// Waits until each opening of a store is either usable here, so that its replicas can be
+    /// handed over, or of no use to any other member.
+    fn settle_openings(&self, deadline: Time) -> StoreResult<()> {
+        let job = &self.state.job;
+        let began = job.now();
+        loop {
+            let bell = job.bell();
+            let Some(member) = self.state.stores.in_the_way_of_leaving(job) else { return Ok(()) };
+            if job.has_ended() {
+                return Err(StoreError::Closed);
+            }
+            let now = job.now();
+            if now >= deadline {
+                return Err(StoreError::Timeout { member, limit: now.since(began) });
+            }
+            job.park(bell, deadline.min(now.after(SETTLE_PAUSE)));
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::engine::MemberId;
+    use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::job::Job;
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store, StoreError};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    fn options_of(replicas: usize) -> Options {
+        Options::new().replicas(replicas).partitions(8).expected_keys(32).slab_len_max(16 << 10)
+    }
+
+    /// A call of `open` or `close` has failed at a member, and the others use the store with its
+    /// replicas. With a single replica of each value nothing is lost when the member leaves by another
+    /// store.
+    #[test]
+    fn a_leaver_hands_over_stores_whose_opening_or_closing_has_failed() {
+        for seed in 0..12 {
+            let mut plan = SimOptions::new(3, seed).link(Link::of_seed(seed));
+            (plan.steps_max, plan.time_limit) = (20_000_000, Duration::from_secs(1));
+            let is_opening = seed / 2 % 2 == 0;
+            let [driver, late, leaver] = [0, 1, 2].map(MemberId);
+            let stage = Rc::new(Cell::new(0));
+            let report = sim::run(&plan, move |job: Job| {
+                let all = Store::open(&job, options_of(2)).expect("open");
+                let some = || Store::open(&job, options_of(1).name("some"));
+                let key = |number: u32| format!("key/{number}");
+                let reached = |number| nap(&job, "the others", || stage.get() >= number);
+                // The last member does not open the store before the calls of the others have failed.
+                let opened = match is_opening {
+                    true if job.me() == late => {
+                        reached(2);
+                        some()
+                    }
+                    true => {
+                        let failed = some().map(|_| ()).unwrap_err();
+                        assert!(matches!(failed, StoreError::Timeout { .. }), "{failed}");
+                        stage.set(stage.get() + 1);
+                        if job.me() == leaver { Err(failed) } else { some() }
+                    }
+                    false => some(),
+                };
+                if job.me() == leaver {
+                    if let Ok(some) = &opened {
+                        reached(3);
+                        let failed = some.close().unwrap_err();
+                        assert!(matches!(failed, StoreError::Timeout { .. }), "{failed}");
+                    }
+                    reached(3);
+                    let soon = || job.now().after(Duration::from_secs(2));
+                    if !is_opening {
+                        // The others go on with the store, and the leaver cannot hand it over.
+                        let refused = all.leave(soon()).unwrap_err();
+                        assert!(matches!(refused, StoreError::Timeout { .. }), "{refused}");
+                        stage.set(4);
+                    }
+                    nap(&job, "the end", || all.leave(soon()).is_ok());
+                    return;
+                }
+                let some = opened.expect("open");
+                if job.me() == driver {
+                    for number in 0..30 {
+                        some.put(key(number).as_bytes(), b"value").expect("put");
+                    }
+                    stage.set(3);
+                }
+                match is_opening {
+                    true => nap(&job, "the leaver", || !job.view().is_living(leaver)),
+                    false => reached(4),
+                }
+                for number in 0..30 {
+                    let value = some.get(key(number)).expect("read");
+                    assert!(
+                        job.me() != driver || value.is_some_and(|value| value.bytes() == b"value")
+                    );
+                }
+                some.close().expect("closed");
+                nap(&job, "the leaver", || !job.view().is_living(leaver));
+                all.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
     }
 }

@@ -52,7 +52,7 @@ impl Service for Background {
             let answers = store.refuse_recalls();
             return store.end_some().min(status).min(answers);
         }
-        if !store.is_open.load(Ordering::Acquire) {
+        if !store.is_open.load(Ordering::Acquire) && !store.opens_late() {
             return status;
         }
         store.begin_background();

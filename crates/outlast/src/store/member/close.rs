@@ -10,7 +10,7 @@
 //! destructor that reads it runs after all other references were dropped, which orders it behind
 //! them.
 
-use crate::engine::{Error, MemberId, MemberSet, Time};
+use crate::engine::{Error, MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::member::state::StoreState;
 use crate::store::operation::error::engine_error;
@@ -24,6 +24,9 @@ use std::time::Duration;
 /// The first pause between two looks whether this member is quiet, and the longest. Pauses double.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How often a member repeats that it has abandoned an opening, to members that have not answered.
+const REMIND: Duration = Duration::from_secs(1);
 
 /// The end of an opening, after it was closed at this member.
 pub(in crate::store) struct Ending {
@@ -45,6 +48,10 @@ struct Progress {
     /// The members that were told that this member is quiet.
     told: MemberSet,
     pause: Option<Duration>,
+    /// Whether this member has given the opening up without having used it.
+    is_abandoned: bool,
+    /// When to tell the others again that it is abandoned.
+    remind: Option<Time>,
 }
 
 impl Ending {
@@ -66,7 +73,7 @@ impl StoreState {
             return Err(StoreError::Closed);
         }
         let _call = self.begin_call();
-        self.announce_closing()?;
+        self.announce(&Message::Closing)?;
         let (limit, until) = (job.time_limit(), job.deadline());
         let result = loop {
             let bell = job.bell();
@@ -83,20 +90,21 @@ impl StoreState {
         result
     }
 
-    /// Gives up an opening that this member never got to use. No call of this member is in flight.
+    /// Gives up an opening that no call of this member got to use.
     pub(in crate::store::member) fn abandon(&self) {
-        // A member that does not get the message learns it from the `Hello` of the next opening.
-        let _ = self.announce_closing();
+        lock(&self.ending.progress).is_abandoned = true;
+        // A member that does not get the message is told again.
+        let _ = self.announce(&Message::Abandoned);
         self.shut();
     }
 
     /// *announce*.
-    fn announce_closing(&self) -> StoreResult<()> {
+    fn announce(&self, note: &Message) -> StoreResult<()> {
         lock(&self.closing).insert(self.me());
         let others: Vec<MemberId> =
             self.job.view().living().filter(|&member| member != self.me()).collect();
         for member in others {
-            match self.send(member, &Message::Closing) {
+            match self.send(member, note) {
                 Ok(()) | Err(Error::Dead { .. }) => {}
                 Err(error) => return Err(engine_error(error)),
             }
@@ -120,10 +128,42 @@ impl StoreState {
     /// *quiet* and *forget*, by the background of a member that has closed the store. Returns when
     /// to run again.
     pub(in crate::store::member) fn end_some(&self) -> Time {
-        let (job, me) = (&self.job, self.me());
-        if job.has_ended() || self.ending.is_forgotten.load(Ordering::Relaxed) {
+        if self.job.has_ended() || self.ending.is_forgotten.load(Ordering::Relaxed) {
             return Time::NEVER;
         }
+        let reminder = self.remind_of_abandonment();
+        self.become_quiet().min(reminder)
+    }
+
+    /// Tells the members again that this member has abandoned the opening: those that may still
+    /// come to use it. Returns when to run again.
+    fn remind_of_abandonment(&self) -> Time {
+        let now = self.job.now();
+        {
+            let mut progress = lock(&self.ending.progress);
+            if !progress.is_abandoned {
+                return Time::NEVER;
+            }
+            if let Some(remind) = progress.remind.filter(|&remind| now < remind) {
+                return remind;
+            }
+            let is_first = progress.remind.replace(now.after(REMIND)).is_none();
+            if is_first {
+                return now.after(REMIND);
+            }
+        }
+        let closing = lock(&self.closing).clone();
+        let mut is_ending = true;
+        for member in self.job.view().living().filter(|&member| !closing.contains(member)) {
+            is_ending = false;
+            let _ = self.try_send(member, &Message::Abandoned);
+        }
+        if is_ending { Time::NEVER } else { now.after(REMIND) }
+    }
+
+    /// *quiet* and *forget*. Returns when to run again.
+    fn become_quiet(&self) -> Time {
+        let (job, me) = (&self.job, self.me());
         let is_quiet = lock(&self.ending.progress).quiet.contains(me);
         if !is_quiet && !self.has_come_to_rest() {
             return self.pause();
@@ -185,6 +225,12 @@ impl StoreState {
         self.job.now().after(pause)
     }
 
+    /// Records that a member is closing the store, or never comes to use this opening.
+    pub(in crate::store::member) fn record_closing(&self, from: MemberId) {
+        lock(&self.closing).insert(from);
+        let _ = self.job.ring(self.me());
+    }
+
     /// Records that a member reaches the memory of this opening no more.
     pub(in crate::store::member) fn record_quiet(&self, from: MemberId) {
         lock(&self.ending.progress).quiet.insert(from);
@@ -198,6 +244,29 @@ impl StoreState {
         if !self.has_greeted(member) {
             lock(&self.ending.progress).quiet.insert(member);
         }
+    }
+
+    /// A member that may use this opening, or come to use it, while this member cannot hand its
+    /// replicas over: it has closed the opening, or has not come to the end of opening it.
+    pub(in crate::store::member) fn in_the_way_of_leaving(&self, view: &View) -> Option<MemberId> {
+        let is_open = self.is_open.load(Ordering::Acquire);
+        if is_open && !lock(&self.closing).contains(self.me()) {
+            return None;
+        }
+        let users = self.other_users(view);
+        let late = users.iter().find(|&&member| !is_open && !self.knows_root(member));
+        late.or(users.first()).copied()
+    }
+
+    /// Whether another member may use this opening, or come to use it.
+    pub(in crate::store) fn is_used_by_others(&self) -> bool {
+        !self.other_users(&self.job.view()).is_empty()
+    }
+
+    fn other_users(&self, view: &View) -> Vec<MemberId> {
+        let closing = lock(&self.closing).clone();
+        let uses = |member: &MemberId| *member != self.me() && !closing.contains(*member);
+        view.living().filter(uses).collect()
     }
 
     /// Whether the service of this opening has nothing left to do.

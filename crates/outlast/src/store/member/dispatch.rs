@@ -4,7 +4,6 @@ use crate::engine::MemberId;
 use crate::store::member::state::StoreState;
 use crate::store::operation::message::Message;
 use crate::store::segment::layout::TOMBSTONES;
-use crate::sync::lock;
 
 impl StoreState {
     /// Receives and handles all messages that have arrived, also those of the job's other stores.
@@ -15,8 +14,8 @@ impl StoreState {
     /// Handles a message of this opening of the store.
     pub(in crate::store::member) fn handle(&self, from: MemberId, message: Message) {
         match message {
-            // `stores.rs` handles it, since the store may not be open at this member yet.
-            Message::Hello { .. } => {}
+            // `stores.rs` handles them, since the store may not be open at this member yet.
+            Message::Hello { .. } | Message::Abandoned => {}
             Message::Need { class, waits } if class as usize <= TOMBSTONES => {
                 self.serve_need(from, class as usize, waits);
             }
@@ -35,10 +34,7 @@ impl StoreState {
             }
             Message::Give { places } => self.take_back(from, &places),
             Message::Marked { buckets } => self.record_marked_buckets(&buckets),
-            Message::Closing => {
-                lock(&self.closing).insert(from);
-                let _ = self.job.ring(self.job.me());
-            }
+            Message::Closing => self.record_closing(from),
             Message::Quiet => self.record_quiet(from),
             Message::Accept { partition } => self.want_acceptance(from, partition as usize),
             Message::Accepted { .. } => {

@@ -54,7 +54,7 @@ const LINE: u64 = 64;
 impl StoreState {
     /// Opens a store: makes this member's root, and waits until all living members have made their
     /// roots. If another member has begun a later opening of the store, this member begins that
-    /// opening, too.
+    /// opening, too. If another member has abandoned this opening, this member begins the next.
     pub(in crate::store) fn open(job: &Job, options: &Options) -> StoreResult<Arc<StoreState>> {
         let stores = Stores::of(job);
         let _call = Deadline::call(|| job.now());
@@ -68,12 +68,12 @@ impl StoreState {
                 }
             };
             match state.greet(until) {
-                Ok(true) => {
+                Ok(true) if stores.finish(state.address) => {
                     state.is_open.store(true, Ordering::Release);
                     job.ring(job.me()).map_err(engine_error)?;
                     return Ok(state);
                 }
-                Ok(false) => {
+                Ok(_) => {
                     state.abandon();
                     stores.give_up(state.address);
                 }
@@ -257,7 +257,8 @@ impl StoreState {
     }
 
     /// Tells all members the location of the own root, and waits until the roots of all living
-    /// members are known. Returns `false` if a member has begun a later opening of the store.
+    /// members are known. Returns `false` if a member has begun a later opening of the store, or has
+    /// abandoned this one.
     fn greet(&self, until: Time) -> StoreResult<bool> {
         let job = &self.job;
         let [replicas, partitions, buckets, checksums, mode] = self.option_words();
@@ -270,6 +271,14 @@ impl StoreState {
             mode,
             name: self.name.clone(),
         };
+        if self.ending.is_forgotten.load(Ordering::Relaxed)
+            && self.stores.is_overtaken(self.address)
+        {
+            // Members may have said that they are quiet before this opening was registered. It ends
+            // before any member knows of it.
+            self.stores.forget(self.address);
+            return Ok(false);
+        }
         // Other members may reach the memory of this opening from now on.
         self.ending.is_forgotten.store(false, Ordering::Relaxed);
         let others: Vec<MemberId> =
@@ -302,6 +311,22 @@ impl StoreState {
             }
             job.park(bell, until);
         }
+    }
+
+    /// Whether all living members have opened the store since a call of `open` of this member has
+    /// failed: others may use it. This member then does its part for them, and its next call of
+    /// `open` takes the opening up.
+    pub(in crate::store::member) fn opens_late(&self) -> bool {
+        if !self.stores.has_failed(self.address) {
+            return false;
+        }
+        let view = self.job.view();
+        let is_complete =
+            self.mismatch(&view).is_none() && view.living().all(|member| self.knows_root(member));
+        if is_complete {
+            self.is_open.store(true, Ordering::Release);
+        }
+        is_complete
     }
 
     /// Records the root of a member that opens this store, or that its options differ.

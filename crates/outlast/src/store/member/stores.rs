@@ -40,15 +40,32 @@ struct Named {
     hellos: BTreeMap<MemberId, (u64, Hello)>,
     /// The openings of this member whose memory other members may still reach, with their numbers.
     states: Vec<(u64, Weak<StoreState>)>,
+    /// The greatest number of an opening that a member has abandoned. This member comes to use no
+    /// opening up to it; it may use one already.
+    abandoned: u64,
+}
+
+impl Named {
+    /// The greatest number of an opening that another member has begun.
+    fn newest(&self) -> u64 {
+        self.hellos.values().map(|(opening, _)| *opening).max().unwrap_or(0)
+    }
+
+    /// Whether the last call of `open` has failed, and this is its opening.
+    fn has_failed(&self, opening: u64) -> bool {
+        self.usage == Usage::Failed && self.opening == opening
+    }
 }
 
 /// What this member does with the store of a name.
-#[derive(Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Usage {
     /// The store is not open.
     #[default]
     Closed,
-    /// A call of `open` is going on, or the store is open.
+    /// A call of `open` is going on.
+    Opening,
+    /// The store is open.
     Open,
     /// The last call of `open` has failed after this member had said `Hello`. Other members may
     /// have opened the store, so the next call takes this opening up.
@@ -106,22 +123,25 @@ impl Stores {
                 return Err(StoreError::Invalid { reason });
             }
             let begun = match named.usage {
-                Usage::Open => return Err(StoreError::AlreadyOpen { name: name.clone() }),
+                Usage::Opening | Usage::Open => {
+                    return Err(StoreError::AlreadyOpen { name: name.clone() });
+                }
                 Usage::Closed => None,
                 Usage::Failed => named.states.last().and_then(|(_, state)| state.upgrade()),
             };
-            let newest = named.hellos.values().map(|(opening, _)| *opening).max().unwrap_or(0);
+            let newest = named.newest();
             let is_usable = |state: &Arc<StoreState>| {
                 state.options == *options
                     && newest <= named.opening
+                    && named.abandoned < named.opening
                     && state.mismatch(&view).is_none()
             };
-            named.usage = Usage::Open;
+            named.usage = Usage::Opening;
             match begun {
                 Some(state) if is_usable(&state) => Begin::Again(state),
                 begun => {
                     abandoned = begun;
-                    let opening = newest.max(named.opening + 1);
+                    let opening = newest.max(named.opening + 1).max(named.abandoned + 1);
                     Begin::New(Address { store, opening })
                 }
             }
@@ -135,16 +155,33 @@ impl Stores {
     /// Registers a new opening, so that it gets its messages, and gives it what other members have
     /// said before.
     pub(in crate::store::member) fn register(&self, state: &Arc<StoreState>) {
-        let hellos: Vec<(MemberId, Hello)> = {
+        let own = state.address.opening;
+        let hellos: Vec<(MemberId, u64, Hello)> = {
             let mut stores = lock(&self.named);
             let Some(named) = stores.get_mut(&state.address.store) else { return };
-            named.opening = state.address.opening;
-            named.states.push((named.opening, Arc::downgrade(state)));
-            let said = named.hellos.iter();
-            let said = said.filter(|(_, (opening, _))| *opening == state.address.opening);
-            said.map(|(&member, &(_, hello))| (member, hello)).collect()
+            named.opening = own;
+            named.states.push((own, Arc::downgrade(state)));
+            let said = named.hellos.iter().filter(|(_, (opening, _))| *opening >= own);
+            said.map(|(&member, &(opening, hello))| (member, opening, hello)).collect()
         };
-        hellos.into_iter().for_each(|(member, hello)| state.greeted_by(member, hello));
+        for (member, opening, hello) in hellos {
+            match opening == own {
+                true => state.greeted_by(member, hello),
+                false => state.overtaken_by(member),
+            }
+        }
+    }
+
+    /// Records that a call of `open` has come to its end: this member uses the opening. Returns
+    /// `false` if another member has abandoned it.
+    pub(in crate::store::member) fn finish(&self, address: Address) -> bool {
+        let mut stores = lock(&self.named);
+        let Some(named) = stores.get_mut(&address.store) else { return false };
+        let is_usable = named.abandoned < address.opening;
+        if is_usable {
+            named.usage = Usage::Open;
+        }
+        is_usable
     }
 
     /// Records that a call of `open` has no opening: it has failed before it made an opening, or
@@ -180,11 +217,18 @@ impl Stores {
         }
     }
 
-    /// Whether another member has begun a later opening of the store.
+    /// Whether another member has begun a later opening of the store, or abandoned this one.
     pub(in crate::store::member) fn is_overtaken(&self, address: Address) -> bool {
         let stores = lock(&self.named);
-        let hellos = stores.get(&address.store).map(|named| named.hellos.values());
-        hellos.is_some_and(|mut hellos| hellos.any(|(opening, _)| *opening > address.opening))
+        stores.get(&address.store).is_some_and(|named| {
+            named.newest() > address.opening || named.abandoned >= address.opening
+        })
+    }
+
+    /// Whether the last call of `open` has failed, and this is its opening.
+    pub(in crate::store::member) fn has_failed(&self, address: Address) -> bool {
+        let stores = lock(&self.named);
+        stores.get(&address.store).is_some_and(|named| named.has_failed(address.opening))
     }
 
     /// The openings of all stores that this member has not closed.
@@ -208,6 +252,29 @@ impl Stores {
         let stores = lock(&self.named);
         let states = stores.values().flat_map(|named| &named.states);
         states.filter_map(|(_, state)| state.upgrade()).collect()
+    }
+
+    /// A member for which this member cannot leave yet, although its usable stores are handed over:
+    /// that member may use a store with replicas of this member that cannot be handed over.
+    pub(in crate::store) fn in_the_way_of_leaving(&self, job: &Job) -> Option<MemberId> {
+        let view = job.view();
+        let states = self.unforgotten();
+        for state in states.iter().filter(|state| state.mismatch(&view).is_some()) {
+            // No member uses it as long as the member with other options lives.
+            if self.take_failed(state.address) {
+                state.abandon();
+            }
+        }
+        states.iter().find_map(|state| state.in_the_way_of_leaving(&view))
+    }
+
+    /// Whether the last call of `open` has failed, and this is its opening. No call takes the
+    /// opening up any more then.
+    fn take_failed(&self, address: Address) -> bool {
+        let mut stores = lock(&self.named);
+        let named = stores.get_mut(&address.store);
+        let failed = named.filter(|named| named.has_failed(address.opening));
+        failed.map(|named| named.usage = Usage::Closed).is_some()
     }
 
     /// The last step of `salvage.release`: gives the segments of the dead members of a view back,
@@ -246,6 +313,8 @@ impl Stores {
             let options = [replicas, partitions, buckets, checksums, mode];
             self.greeted_by(address, &name, message.from, Hello { root, options });
             let _ = job.ring(job.me());
+        } else if note == Message::Abandoned {
+            self.abandoned_by(job, address, message.from);
         } else if let Some(state) = self.find(address) {
             state.handle(message.from, note);
         }
@@ -255,6 +324,44 @@ impl Stores {
         let stores = lock(&self.named);
         let states = &stores.get(&address.store)?.states;
         states.iter().find(|(opening, _)| *opening == address.opening)?.1.upgrade()
+    }
+
+    /// Records that a member has abandoned an opening, which it has not used. If this member does
+    /// not use the opening, it never will: it gives its own part up, and answers.
+    fn abandoned_by(&self, job: &Job, address: Address, from: MemberId) {
+        let usage = {
+            let mut stores = lock(&self.named);
+            let named = stores.entry(address.store).or_default();
+            named.abandoned = named.abandoned.max(address.opening);
+            // Another opening has not begun here, or has ended.
+            if named.opening == address.opening { named.usage } else { Usage::Closed }
+        };
+        let state = self.find(address);
+        if let Some(state) = &state {
+            state.record_closing(from);
+        }
+        match (usage, state) {
+            // `open` finds it. It answers as a member that abandons the opening.
+            (Usage::Opening, _) => drop(job.ring(job.me())),
+            // The answer is `close`.
+            (Usage::Open, _) => {}
+            (Usage::Failed, Some(state)) => {
+                if self.take_failed(address) {
+                    state.abandon();
+                }
+            }
+            (Usage::Failed | Usage::Closed, state) => {
+                // If an answer does not arrive, the member asks again.
+                let answer = |note: Message| {
+                    drop(job.try_send(from, PORT, &address.enclose(&note.encode())));
+                };
+                answer(Message::Closing);
+                if state.is_none() {
+                    // No operation of this member knows any memory of the opening.
+                    answer(Message::Quiet);
+                }
+            }
+        }
     }
 
     /// Records a `Hello`. It also says that its sender has closed the earlier openings.
@@ -287,13 +394,15 @@ impl Stores {
 
 #[cfg(all(test, feature = "sim"))]
 mod tests {
+    use super::{StoreState, lock};
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::engine::{Fault, MemberId};
     use crate::job::Job;
     use crate::store::testing::{expect_timeout, nap};
-    use crate::store::{Options, Store};
+    use crate::store::{Options, Store, StoreError};
     use std::cell::Cell;
     use std::rc::Rc;
+    use std::sync::Arc;
     use std::time::Duration;
 
     /// A member has closed a store, and the others go on with it. The member gives a dead segment
@@ -341,5 +450,160 @@ mod tests {
             let _ = job.leave();
         })
         .expect_ok();
+    }
+
+    /// Whether this member has given the memory of the dead back.
+    fn has_discarded(store: &Store, job: &Job) -> bool {
+        *lock(&store.state.stores.discarded) == Some(job.epoch())
+    }
+
+    fn of_salvage(name: &str) -> Options {
+        Options::new().replicas(2).partitions(16).expected_keys(64).salvage(true).name(name)
+    }
+
+    /// More replicas than members: the call makes no opening, and abandons the one that had failed.
+    fn abandon(job: &Job, name: &str) {
+        let refused = Store::open(job, of_salvage(name).replicas(8)).unwrap_err();
+        assert!(matches!(refused, StoreError::Invalid { .. }), "{refused}");
+    }
+
+    /// A member abandons an opening, and a member dies. The others have not begun the opening, or
+    /// their calls have failed, too: the memory of the dead is given back.
+    #[test]
+    fn a_dead_segment_is_not_kept_for_an_opening_that_was_abandoned() {
+        for others in 0..3 {
+            let stage = Rc::new(Cell::new(0));
+            let mut options = SimOptions::new(4, 5).link(Link::Memory);
+            (options.keeps_dead_segments, options.time_limit) = (true, Duration::from_secs(1));
+            sim::run(&options, move |job: Job| {
+                let all = Store::open(&job, of_salvage("all")).expect("open");
+                let [first, victim] = [0, 3].map(MemberId);
+                // Nobody waits for the last member, which does not open this store.
+                if job.me().0 <= others {
+                    expect_timeout(Store::open(&job, of_salvage("some")).map(|_| ()));
+                }
+                stage.set(stage.get() + 1);
+                nap(&job, "the others", || stage.get() >= 4);
+                if job.me() == first {
+                    abandon(&job, "some");
+                    job.inject(Fault::Kill(victim)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(victim));
+                    nap(&job, "free memory", || has_discarded(&all, &job));
+                    stage.set(5);
+                }
+                nap(&job, "the end", || stage.get() == 5);
+                all.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// Two members wait for a third to open a store, in vain, and a member dies. The memory of the
+    /// dead is kept until the store is open everywhere.
+    #[test]
+    fn a_dead_segment_is_kept_while_a_store_cannot_be_opened() {
+        let stage = Rc::new(Cell::new(0));
+        let mut options = SimOptions::new(4, 5).link(Link::Memory);
+        (options.keeps_dead_segments, options.time_limit) = (true, Duration::from_secs(1));
+        sim::run(&options, move |job: Job| {
+            let all = Store::open(&job, of_salvage("all")).expect("open");
+            let (me, victim) = (job.me(), MemberId(3));
+            if me.0 < 2 {
+                expect_timeout(Store::open(&job, of_salvage("some")).map(|_| ()));
+            }
+            stage.set(stage.get() + 1);
+            nap(&job, "the others", || stage.get() >= 4);
+            if me == MemberId(0) {
+                job.inject(Fault::Kill(victim)).expect("a fault");
+            }
+            nap(&job, "the death", || !job.view().is_living(victim));
+            job.sleep(Duration::from_secs(20));
+            assert!(!has_discarded(&all, &job), "a member may use the store");
+            let some = Store::open(&job, of_salvage("some")).expect("open");
+            nap(&job, "free memory", || me != MemberId(0) || has_discarded(&all, &job));
+            some.close().expect("closed");
+            all.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+
+    /// A call of `open` has failed at a member, and the others have opened the store since. The
+    /// member does its part for them: it gives the memory of the dead back.
+    #[test]
+    fn a_member_whose_open_has_failed_does_its_part_for_the_others() {
+        let stage = Rc::new(Cell::new(0));
+        let mut options = SimOptions::new(3, 5).link(Link::Memory);
+        (options.keeps_dead_segments, options.time_limit) = (true, Duration::from_secs(1));
+        sim::run(&options, move |job: Job| {
+            let all = Store::open(&job, of_salvage("all")).expect("open");
+            let [first, late, victim] = [0, 1, 2].map(MemberId);
+            let some;
+            if job.me() == first {
+                expect_timeout(Store::open(&job, of_salvage("some")).map(|_| ()));
+                stage.set(1);
+                nap(&job, "the others", || stage.get() == 3);
+                job.inject(Fault::Kill(victim)).expect("a fault");
+                nap(&job, "free memory", || has_discarded(&all, &job) && job.epoch().0 == 1);
+                stage.set(4);
+                // The call takes the opening up.
+                some = Store::open(&job, of_salvage("some"));
+            } else {
+                nap(&job, "the first call", || stage.get() > 0);
+                some = Store::open(&job, of_salvage("some"));
+                some.as_ref().expect("open").put(b"key", b"value").expect("put");
+                stage.set(stage.get() + 1);
+                nap(&job, "the end", || job.me() == late && stage.get() == 4);
+            }
+            let some = some.expect("open");
+            assert_eq!(some.get(b"key").expect("read").expect("there").bytes(), b"value");
+            some.close().expect("closed");
+            all.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+
+    /// A member abandons an opening before another member begins it, or while it does. Both then
+    /// open the store together, and the memory of all openings goes back.
+    #[test]
+    fn the_memory_of_an_opening_that_a_member_has_abandoned_goes_back() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        for seed in 0..60 {
+            let is_abandoned = Rc::new(Cell::new(false));
+            let mut options = SimOptions::new(2, seed).link(Link::of_seed(seed));
+            options.time_limit = LIMIT;
+            sim::run(&options, move |job: Job| {
+                let began = job.now();
+                // With so many indexes it takes a while to begin an opening.
+                let plain = || Options::new().replicas(1).partitions(4096).expected_keys(64);
+                // The members receive messages before they begin the opening.
+                let all = Store::open(&job, plain().partitions(8).name("all")).expect("open");
+                if job.me() == MemberId(0) {
+                    expect_timeout(Store::open(&job, plain()).map(|_| ()));
+                    let refused = Store::open(&job, plain().replicas(8)).unwrap_err();
+                    assert!(matches!(refused, StoreError::Invalid { .. }), "{refused}");
+                    is_abandoned.set(true);
+                    job.sleep(LIMIT / 10);
+                } else if seed % 2 == 0 {
+                    nap(&job, "the other member", || is_abandoned.get());
+                    job.sleep(LIMIT / 100);
+                } else {
+                    let before = Duration::from_nanos(seed * 30_000);
+                    job.sleep(began.after(LIMIT - before).since(job.now()));
+                }
+                let store = Store::open(&job, plain()).expect("open");
+                store.put(format!("{}", job.me()).as_bytes(), b"value").expect("put");
+                let stores = store.state.stores.clone();
+                store.close().expect("closed");
+                drop(store);
+                let is_other = |state: &Arc<StoreState>| state.name == "all";
+                nap(&job, "the memory", || stores.unforgotten().iter().all(is_other));
+                all.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 }

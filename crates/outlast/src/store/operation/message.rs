@@ -97,8 +97,11 @@ pub(in crate::store) enum Message {
     /// The answer to `Need`, with its `waits`: the sender has no room for blocks of this size
     /// class.
     Refused { class: u64, waits: bool, reason: String },
-    /// The sender is closing the store.
+    /// The sender is closing the store, or never opens this opening.
     Closing,
+    /// The sender has given up this opening, which it has not used. A receiver that does not use it
+    /// gives it up, too, and answers with `Closing`.
+    Abandoned,
     /// `close.quiet`: the sender has closed the store, and reaches the memory of no member for it
     /// any more.
     Quiet,
@@ -144,6 +147,7 @@ impl Message {
                 (3, vec![*class, u64::from(*waits)], reason)
             }
             Message::Closing => (4, vec![], ""),
+            Message::Abandoned => (14, vec![], ""),
             Message::Quiet => (11, vec![], ""),
             Message::Give { places } => (9, places.iter().map(|place| place.0).collect(), ""),
             Message::Marked { buckets } => (10, buckets.clone(), ""),
@@ -185,6 +189,7 @@ impl Message {
                 reason: encoded.text_after(2),
             },
             4 => Message::Closing,
+            14 => Message::Abandoned,
             11 => Message::Quiet,
             9 => Message::Give { places: encoded.words().map(Place).collect() },
             10 => Message::Marked { buckets: encoded.words().collect() },
@@ -224,6 +229,7 @@ mod tests {
             Message::Granted { class: 6, waits: false },
             Message::Refused { class: 7, waits: true, reason: "no room".into() },
             Message::Closing,
+            Message::Abandoned,
             Message::Quiet,
             Message::Give { places: vec![Place(8), Place(9)] },
             Message::Marked { buckets: vec![10, 11] },
