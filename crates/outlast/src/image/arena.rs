@@ -277,14 +277,20 @@ mod tests {
 
     /// How many extents of all arenas are claimed.
     fn claimed(inner: &Inner) -> usize {
-        let holders = (0..4).map(MemberId);
-        let count = |holder: MemberId| {
-            let arena = inner.arenas[holder.index()].expect("an arena");
-            let mut words = vec![0; arena.extents as usize * 8];
-            inner.job.get(Epoch::ANY, holder, arena.offset, &mut words).expect("read");
-            words.chunks_exact(8).filter(|word| **word != [0; 8]).count()
-        };
-        holders.map(count).sum()
+        (0..4).map(|holder| claimed_at(inner, MemberId(holder))).sum()
+    }
+
+    fn claimed_at(inner: &Inner, holder: MemberId) -> usize {
+        words_of(inner, holder).iter().filter(|word| **word != 0).count()
+    }
+
+    /// The words of the extents of an arena.
+    fn words_of(inner: &Inner, holder: MemberId) -> Vec<u64> {
+        let arena = inner.arenas[holder.index()].expect("an arena");
+        let mut words = vec![0; arena.extents as usize * 8];
+        inner.job.get(Epoch::ANY, holder, arena.offset, &mut words).expect("read");
+        let word = |word: &[u8]| u64::from_le_bytes(word.try_into().expect("8 bytes"));
+        words.chunks_exact(8).map(word).collect()
     }
 
     /// A holder is stopped at any time of a save, and goes on when the save has timed out. When all
@@ -371,7 +377,7 @@ mod tests {
     /// image outlasts the next death.
     #[test]
     fn a_save_that_names_a_healed_place_keeps_its_extents() {
-        // A save of another length takes new extents, and gives the healed place back itself.
+        // The second save uses the healed place, or gives it back itself.
         for (link, len) in
             [Link::Memory, Link::Network].into_iter().flat_map(|link| [(link, 1500), (link, 1400)])
         {
@@ -394,10 +400,12 @@ mod tests {
                         buffer.fill(2);
                     };
                     images.save_from("image", b"", len, read).expect("saved");
+                    // A save of another length takes new extents, and gives the others back.
+                    images.save("image", b"", &[2; 1300]).expect("saved");
                     // It takes what the save before has given back.
                     images.save("behind", b"", &[3; 1500]).expect("saved");
-                    // The activity that heals goes on when the save has ended.
-                    job.sleep(Duration::from_millis(50));
+                    // The activity that heals compares what it has claimed with the records.
+                    job.sleep(Duration::from_secs(3));
                     stage.set(2);
                     nap(&job, "its death", || false);
                 } else if job.me() == spare {
@@ -410,7 +418,7 @@ mod tests {
                     job.inject(Fault::Kill(me)).expect("a fault");
                     nap(&job, "the death", || !job.view().is_living(me));
                     let loaded = images.load("image").expect("a single holder has died");
-                    assert_eq!(loaded.bytes(), vec![2; len as usize]);
+                    assert_eq!(loaded.bytes(), [2; 1300]);
                     let behind = images.load("behind").expect("a single holder has died");
                     assert_eq!(behind.bytes(), [3; 1500]);
                     stage.set(3);
@@ -422,6 +430,158 @@ mod tests {
             })
             .expect_ok();
         }
+    }
+
+    /// The extents that living members have claimed and no record names.
+    fn unnamed(inner: &Inner) -> usize {
+        let view = inner.job.view();
+        let descriptors = inner.descriptors().expect("read");
+        let places = descriptors.iter().flat_map(|(_, _, descriptor)| &descriptor.places);
+        let named: Vec<(MemberId, u32)> = places.flat_map(|place| place.claims()).collect();
+        let count = |holder: MemberId| {
+            let is_unnamed = |&(extent, word): &(usize, u64)| {
+                let claimant = word.checked_sub(1).map(|member| MemberId(member as u32));
+                claimant.is_some_and(|claimant| view.is_living(claimant))
+                    && !named.contains(&(holder, extent as u32))
+            };
+            words_of(inner, holder).into_iter().enumerate().filter(is_unnamed).count()
+        };
+        (0..4).map(MemberId).filter(|member| view.is_living(*member)).map(count).sum()
+    }
+
+    /// The heir of a dead owner heals its image, and the image is replaced or deleted: the extents
+    /// that the heir has claimed come back.
+    #[test]
+    fn extents_that_an_heir_has_claimed_come_back() {
+        for (link, replaces) in
+            [Link::Memory, Link::Network].into_iter().flat_map(|link| [(link, true), (link, false)])
+        {
+            let is_over = Rc::new(Cell::new(false));
+            sim::run(&simulation(5, link, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                let (owner, heir) = (MemberId(0), store.heir_of(MemberId(0)));
+                if job.me() == owner {
+                    images.save("image", b"", &[1; 1500]).expect("saved");
+                    job.inject(Fault::Kill(owner)).expect("a fault");
+                }
+                nap(&job, "the death", || !job.view().is_living(owner));
+                if job.me() == heir {
+                    nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                    assert_eq!(images.load("image").expect("healed").bytes(), [1; 1500]);
+                    // The extents stay as long as the record names them.
+                    job.sleep(Duration::from_secs(5));
+                    assert_eq!(images.load("image").expect("healed").bytes(), [1; 1500]);
+                    match replaces {
+                        true => images.save("image", b"", &[2; 1500]).expect("saved"),
+                        false => assert_eq!(images.delete("image"), Ok(true)),
+                    }
+                    nap(&job, "free extents", || unnamed(&images.inner) == 0);
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A generation is healed before it counts. When the next generation counts, the extents that
+    /// were claimed for that come back.
+    #[test]
+    fn extents_of_a_generation_that_was_healed_before_its_verdict_come_back() {
+        for is_healed_again in [false, true] {
+            let is_over = Rc::new(Cell::new(false));
+            sim::run(&simulation(5, Link::Network, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                let (me, sets) = (MemberId(0), &images.inner.sets);
+                let holders = sets.choose(me, &job.view());
+                let stage = |number: u64| {
+                    images.stage("regions", number, b"", 1500, &mut |_, bytes: &mut [u8]| {
+                        bytes.fill(number as u8);
+                    })
+                };
+                let kill = |member: MemberId| {
+                    job.inject(Fault::Kill(member)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(member));
+                    nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                };
+                if job.me() == me {
+                    let spare = sets.candidates(me, &holders, &job.view())[0];
+                    let first = stage(1).expect("staged");
+                    kill(holders[1]);
+                    images.keep_staged(first).expect("kept");
+                    if is_healed_again {
+                        kill(spare);
+                    }
+                    let second = stage(2).expect("staged");
+                    images.keep_staged(second).expect("kept");
+                    images.delete_generation("regions", 1).expect("deleted");
+                    nap(&job, "free extents", || unnamed(&images.inner) == 0);
+                    let found = images.load_generation("regions", 2, 0..1500).expect("loaded");
+                    assert_eq!(found.bytes(), [2; 1500]);
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// The holder of a new place is stopped while the place is rebuilt, and goes on after the time
+    /// limit. When the image is deleted, all extents are free again.
+    #[test]
+    fn extents_of_a_place_whose_holder_was_stopped_come_back() {
+        const LIMIT: Duration = Duration::from_millis(200);
+        let is_late = Rc::new(Cell::new(false));
+        for seed in 0..16 {
+            let (is_over, is_late) = (Rc::new(Cell::new(false)), is_late.clone());
+            sim::run(&simulation(seed, Link::Network, LIMIT), move |job: Job| {
+                let (store, images) = open(&job);
+                let (me, inner) = (MemberId(0), &images.inner);
+                let holders = inner.sets.choose(me, &job.view());
+                let spare = inner.sets.candidates(me, &holders, &job.view())[0];
+                if job.me() == me {
+                    nap(&job, "a save", || images.save("image", b"", &[1; 1500]).is_ok());
+                    job.inject(Fault::Kill(holders[1])).expect("a fault");
+                    for _ in 0..30 {
+                        job.sleep(LIMIT / 10);
+                        is_late.set(is_late.get() || inner.has_late_rebuilds());
+                    }
+                    job.inject(Fault::Resume(spare)).expect("a fault");
+                    nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                    assert_eq!(images.load("image").expect("healed").bytes(), [1; 1500]);
+                    nap(&job, "the end of the image", || images.delete("image").is_ok());
+                    nap(&job, "free extents", || unnamed(inner) == 0);
+                    is_over.set(true);
+                } else if job.me() == spare {
+                    // Both extents are claimed, and puts into them are under way.
+                    stop_when_claimed(&images, 2);
+                }
+                nap(&job, "the member that saves", || is_over.get());
+                let _ = images.close();
+                let _ = store.close();
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        assert!(is_late.get(), "no put was late");
+    }
+
+    /// Stops this member as soon as so many extents of its arena are claimed: the claimant waits for
+    /// its next answer.
+    fn stop_when_claimed(images: &Images, count: usize) {
+        let (inner, job) = (&images.inner, &images.inner.job);
+        let deadline = job.now().after(Duration::from_secs(60));
+        while claimed_at(inner, job.me()) < count {
+            assert!(job.now() < deadline, "no extent was claimed");
+            job.sleep(Duration::from_nanos(100));
+        }
+        job.inject(Fault::Stop(job.me())).expect("a fault");
     }
 
     /// A member dies while no other member has room for its pieces. The pieces come back when there
@@ -523,7 +683,6 @@ mod tests {
                 let dead = holders[1];
                 if job.me() == me {
                     images.save("image", b"", &[1; 1500]).expect("saved");
-                    job.inject(Fault::Stop(spare)).expect("a fault");
                     job.inject(Fault::Kill(dead)).expect("a fault");
                     nap(&job, "the death", || !job.view().is_living(dead));
                     job.sleep(LIMIT / 10);
@@ -540,6 +699,8 @@ mod tests {
                     nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
                     assert_eq!(images.load("image").expect("loaded").bytes(), [3; 1500]);
                     is_over.set(true);
+                } else if job.me() == spare {
+                    stop_when_claimed(&images, 1);
                 }
                 nap(&job, "the member that saves", || is_over.get());
                 images.close().expect("closed");
@@ -571,7 +732,6 @@ mod tests {
                 if job.me() == me {
                     let first = stage(1).expect("staged");
                     images.keep_staged(first).expect("kept");
-                    job.inject(Fault::Stop(spare)).expect("a fault");
                     job.inject(Fault::Kill(dead)).expect("a fault");
                     nap(&job, "the death", || !job.view().is_living(dead));
                     job.sleep(LIMIT / 10);
@@ -592,6 +752,8 @@ mod tests {
                     let found = images.load_generation("regions", 3, 0..1500).expect("loaded");
                     assert_eq!(found.bytes(), [3; 1500]);
                     is_over.set(true);
+                } else if job.me() == spare {
+                    stop_when_claimed(&images, 1);
                 }
                 nap(&job, "the member that saves", || is_over.get());
                 images.close().expect("closed");

@@ -37,6 +37,13 @@ pub(super) struct Place {
     pub(super) extents: Vec<u32>,
 }
 
+impl Place {
+    /// The extents, each with the holder.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (MemberId, u32)> + '_ {
+        self.extents.iter().map(|extent| (self.member, *extent))
+    }
+}
+
 /// Where the pieces of a stripe are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stripe {

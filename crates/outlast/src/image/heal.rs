@@ -1,7 +1,8 @@
 //! Healing: lost pieces come back, in an activity of its own.
 //!
 //! After a death the owner of each image, or the heir of a dead owner, gives the places of the dead
-//! to other members and rebuilds their pieces.
+//! to other members and rebuilds their pieces. The places of a member that leaves count as those of
+//! the dead, and it waits until they are healed (`leave`).
 //!
 //! | step | what it does | a death or stop in it |
 //! |---|---|---|
@@ -22,8 +23,9 @@ use super::descriptor::{Descriptor, Place};
 use super::options::EXTENT_SLOTS;
 use super::stripe::Head;
 use super::{ImageError, ImageResult, Inner};
-use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time, View};
 use crate::store::{Expect, StoreError, Version};
+use crate::sync::lock;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,12 +37,12 @@ const AGAIN: Duration = Duration::from_millis(200);
 const AUDIT: Duration = Duration::from_secs(1);
 
 /// How many stripes are rebuilt at once.
-const CHUNK: usize = 16;
+pub(super) const CHUNK: usize = 16;
 
 impl Inner {
     /// The activity that heals, until the images are closed or the member ends.
     pub(super) fn run_healing(&self) {
-        let mut seen = self.job.epoch();
+        let mut seen = (self.job.epoch(), self.store.leavers_version());
         let mut again: Option<Time> = None;
         let mut audit = Time::NEVER;
         loop {
@@ -48,13 +50,15 @@ impl Inner {
             if self.check_open().is_err() {
                 return;
             }
+            self.settle_late_rebuilds();
             self.settle_late_swaps();
             match self.has_saved() {
                 false => audit = Time::NEVER,
                 true if audit == Time::NEVER => audit = self.job.now().after(AUDIT),
                 true if self.job.now() >= audit => {
                     // What cannot be read now is read at the next audit.
-                    if let Err(ImageError::Closed) = self.audit() {
+                    let audited = self.audit_healed().and(self.audit());
+                    if let Err(ImageError::Closed) = audited {
                         return;
                     }
                     audit = self.job.now().after(AUDIT);
@@ -62,9 +66,9 @@ impl Inner {
                 }
                 true => {}
             }
-            let epoch = self.job.epoch();
+            let now = (self.job.epoch(), self.store.leavers_version());
             let is_due = self.is_healing_due.swap(false, Ordering::SeqCst);
-            if epoch != seen || is_due || again.is_some_and(|at| self.job.now() >= at) {
+            if now != seen || is_due || again.is_some_and(|at| self.job.now() >= at) {
                 again = match self.heal_all() {
                     Ok(()) => None,
                     Err(ImageError::Closed) => return,
@@ -78,7 +82,7 @@ impl Inner {
                         Some(self.job.now().after(AGAIN))
                     }
                 };
-                seen = epoch;
+                seen = now;
                 continue;
             }
             self.job.park(bell, again.unwrap_or(Time::NEVER).min(audit));
@@ -104,7 +108,7 @@ impl Inner {
             let view = self.job.view();
             let owner = descriptor.owner;
             let healer = if view.is_living(owner) { owner } else { self.store.heir_of(owner) };
-            let is_whole = descriptor.places.iter().all(|place| view.is_living(place.member));
+            let is_whole = self.places_gone(&descriptor, &self.lasting_view()) == 0;
             if healer == self.job.me() && !is_whole {
                 // An image that cannot be healed now does not keep others from being healed.
                 result = self.heal_image(&key).and(result);
@@ -113,38 +117,23 @@ impl Inner {
         result
     }
 
+    /// Heals the image of a record.
     fn heal_image(&self, key: &[u8]) -> ImageResult<()> {
-        let is_generation = !key.starts_with(&self.image_key(""));
-        self.heal_record(key, |healed, claimed| {
-            self.with_entry_at_last(key, |entry| {
-                self.note_healed(entry, healed, claimed, is_generation);
-            })
-        })
-    }
-
-    /// Heals the image of a record. `note` is called after each place that is whole again, with the
-    /// new descriptor and the extents that were claimed for it.
-    fn heal_record(
-        &self,
-        key: &[u8],
-        mut note: impl FnMut(Descriptor, &[(MemberId, u32)]) -> ImageResult<()>,
-    ) -> ImageResult<()> {
         loop {
             let Some(value) = self.store.get(key)? else { return Ok(()) };
             let Some(descriptor) = Descriptor::decode(value.bytes()) else { return Ok(()) };
-            let view = self.job.view();
-            let living = |place: &&Place| view.is_living(place.member);
-            let Some(lost) = descriptor.places.iter().position(|place| !living(&place)) else {
+            let view = self.lasting_view();
+            let lasts = |place: &&Place| view.is_living(place.member);
+            let Some(lost) = descriptor.places.iter().position(|place| !lasts(&place)) else {
                 return Ok(());
             };
             let members: Vec<MemberId> =
-                descriptor.places.iter().filter(living).map(|place| place.member).collect();
-            let Some(place) = self.claim_place(&descriptor, &members)? else {
+                descriptor.places.iter().filter(lasts).map(|place| place.member).collect();
+            let Some(place) = self.claim_place(&descriptor, &members, &view)? else {
                 // No other member can hold it. The next save has fewer pieces.
                 return Ok(());
             };
-            let claimed: Vec<(MemberId, u32)> =
-                place.extents.iter().map(|extent| (place.member, *extent)).collect();
+            let claimed: Vec<(MemberId, u32)> = place.claims().collect();
             let mut healed = descriptor.clone();
             healed.places[lost] = place;
             match self.rebuild(&descriptor, &healed, lost) {
@@ -159,18 +148,109 @@ impl Inner {
                     self.give_back(&claimed);
                     return Ok(());
                 }
-                // A put may still happen, so the extents are not used again.
-                Err(Rebuild::Failed(error)) => return Err(error),
-            }
-            let expect = Expect::Version(value.version());
-            match self.store.put_if(key, &healed.encode(), expect) {
-                Ok(_) => note(healed, &claimed)?,
-                Err(StoreError::Conflict { .. }) => {
+                Err(Rebuild::Failed(error)) => {
                     self.give_back(&claimed);
+                    return Err(error);
                 }
-                Err(error) => return Err(error.into()),
+                // The puts may still happen, so the extents are given back later.
+                Err(Rebuild::Late(error, puts)) => {
+                    lock(&self.late_rebuilds).push(LateRebuild { extents: claimed, puts });
+                    return Err(error);
+                }
+            }
+            let before = value.version();
+            let extents = claimed.clone();
+            lock(&self.healed).push(Healed { key: key.to_vec(), before, extents });
+            match self.store.put_if(key, &healed.encode(), Expect::Version(before)) {
+                Ok(_) => self.with_entry_at_last(key, |entry| self.note_healed(entry, healed))?,
+                Err(error) => {
+                    // The put may still happen, or may have happened.
+                    let is_unknown =
+                        matches!(error, StoreError::Timeout { .. } | StoreError::Engine(_));
+                    if !is_unknown {
+                        let claimed = self.take_healed(&claimed);
+                        self.give_back(&claimed);
+                    }
+                    if !matches!(error, StoreError::Conflict { .. }) {
+                        return Err(error.into());
+                    }
+                }
             }
         }
+    }
+
+    /// Whether places that this member has healed are named by records alone.
+    pub(super) fn has_healed_extents(&self) -> bool {
+        !lock(&self.healed).is_empty()
+    }
+
+    /// What this member knows of an image names these places from now on.
+    pub(super) fn take_over(&self, places: &[Place]) {
+        let extents: Vec<(MemberId, u32)> = places.iter().flat_map(Place::claims).collect();
+        self.take_healed(&extents);
+    }
+
+    /// Takes extents out of those that this member has claimed to heal images; returns those that
+    /// were there.
+    fn take_healed(&self, extents: &[(MemberId, u32)]) -> Vec<(MemberId, u32)> {
+        let mut taken = Vec::new();
+        let mut healed = lock(&self.healed);
+        for of in healed.iter_mut() {
+            taken.extend(of.extents.extract_if(.., |extent| extents.contains(extent)));
+        }
+        healed.retain(|of| !of.extents.is_empty());
+        taken
+    }
+
+    /// Gives extents back that this member has claimed to heal an image, if the record does not
+    /// name them any more. No record names them again then: each descriptor takes its places from
+    /// the record before it.
+    pub(super) fn audit_healed(&self) -> ImageResult<()> {
+        let healed: Vec<(Vec<u8>, Version, Vec<(MemberId, u32)>)> = lock(&self.healed)
+            .iter()
+            .map(|of| (of.key.clone(), of.before, of.extents.clone()))
+            .collect();
+        for (key, before, extents) in healed {
+            let found = self.store.get(&key)?;
+            // The put of the healed descriptor, if it was not answered, may still happen.
+            if found.as_ref().is_some_and(|found| found.version() == before) {
+                continue;
+            }
+            let descriptor = found.and_then(|found| Descriptor::decode(found.bytes()));
+            let named: HashSet<(MemberId, u32)> =
+                descriptor.iter().flat_map(|of| &of.places).flat_map(Place::claims).collect();
+            let gone: Vec<(MemberId, u32)> =
+                extents.into_iter().filter(|extent| !named.contains(extent)).collect();
+            if gone.is_empty() {
+                continue;
+            }
+            // A save that is going on may have found them in an older record, and take them over.
+            self.try_with_entry(&self.entry_key(&key), |entry| {
+                let gone = self.take_healed(&gone);
+                self.give_back_later(entry, &gone);
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether a put into a place that was not healed may still happen.
+    pub(super) fn has_late_rebuilds(&self) -> bool {
+        !lock(&self.late_rebuilds).is_empty()
+    }
+
+    /// Gives the extents of places back that were not healed, once no put into them is late.
+    pub(super) fn settle_late_rebuilds(&self) {
+        // They are taken out, since the engine is never called under a lock.
+        let late = std::mem::take(&mut *lock(&self.late_rebuilds));
+        let mut left = Vec::new();
+        for LateRebuild { extents, puts } in late {
+            let puts = self.wait_all(puts, self.job.now(), |(), _| {});
+            match puts.is_empty() {
+                true => self.give_back(&extents),
+                false => left.push(LateRebuild { extents, puts }),
+            }
+        }
+        lock(&self.late_rebuilds).append(&mut left);
     }
 
     /// `choose` and `claim`: a place with room for all slots at a member that holds no piece yet.
@@ -179,10 +259,11 @@ impl Inner {
         &self,
         descriptor: &Descriptor,
         members: &[MemberId],
+        view: &View,
     ) -> ImageResult<Option<Place>> {
         let extents = descriptor.places[0].extents.len();
         let mut full = None;
-        for member in self.sets.candidates(descriptor.owner, members, &self.job.view()) {
+        for member in self.sets.candidates(descriptor.owner, members, view) {
             match self.claim(member, extents) {
                 Ok(Some(extents)) => return Ok(Some(Place { member, extents })),
                 Ok(None) => full = full.or(Some(member)),
@@ -240,7 +321,7 @@ impl Inner {
                 self.wait_all(puts, until, |(), result| fault = fault.take().or(result.err()));
             if !left.is_empty() {
                 let (member, limit) = (place.member, self.job.time_limit());
-                return Err(Rebuild::Failed(ImageError::Timeout { member, limit }));
+                return Err(Rebuild::Late(ImageError::Timeout { member, limit }, left));
             }
             match fault {
                 None => {}
@@ -262,7 +343,29 @@ enum Rebuild {
     Again,
     /// Too many pieces are missing.
     Lost,
+    /// No put is late.
     Failed(ImageError),
+    /// The new holder has not answered these puts.
+    Late(ImageError, Vec<((), Pending)>),
+}
+
+/// Extents that this member has claimed to heal an image. Of what this member knows, only the
+/// record names them: it is the record of another member's image, or of a generation that does not
+/// count yet, or this member has not noted the new place, or does not know whether it was put.
+///
+/// They leave this list when an entry takes them over, and otherwise when the record names them no
+/// more. So they are given back once.
+pub(super) struct Healed {
+    key: Vec<u8>,
+    /// The version of the record before the new place.
+    before: Version,
+    extents: Vec<(MemberId, u32)>,
+}
+
+/// Extents of a place that was not healed, since its holder did not answer these puts in time.
+pub(super) struct LateRebuild {
+    extents: Vec<(MemberId, u32)>,
+    puts: Vec<((), Pending)>,
 }
 
 impl From<super::load::Unreadable> for Rebuild {

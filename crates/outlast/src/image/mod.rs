@@ -46,7 +46,8 @@
 //! # The modules
 //! `set` chooses holders, `code` computes parity, `stripe` is the content of a slot,
 //! `descriptor` that of the record, `arena` claims extents, `save` and `load` are the calls
-//! of their names, `heal` brings lost pieces back, `generation` has saves that count only when a
+//! of their names, `heal` brings lost pieces back, `leave` waits until the pieces of a leaver are
+//! elsewhere, `generation` has saves that count only when a
 //! further record says so, `regions` saves the memory of all members together. In the repository,
 //! docs/protected-windows.md has the steps, and what a survivor finds after a death in each.
 //!
@@ -62,6 +63,7 @@ mod descriptor;
 mod error;
 mod generation;
 mod heal;
+mod leave;
 mod load;
 mod options;
 mod regions;
@@ -81,11 +83,12 @@ use crate::rma::Communicator;
 use crate::store::{Mode, Store};
 use crate::sync::lock;
 use arena::{Arena, LateSwap};
+use heal::{Healed, LateRebuild};
 use save::Entry;
 use set::Sets;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// The number of the communicator by which members meet to open images. The numbers of stores are
 /// hashes, or 0.
@@ -115,6 +118,10 @@ struct Inner {
     entries: Mutex<HashMap<Vec<u8>, Entry>>,
     /// Swaps of the words of extents that were not answered in time, and may still happen.
     late_swaps: Mutex<Vec<LateSwap>>,
+    /// Extents that this member has claimed to heal images, and that only records name.
+    healed: Mutex<Vec<Healed>>,
+    /// Extents that are given back when no put into them is late.
+    late_rebuilds: Mutex<Vec<LateRebuild>>,
     /// Whether the activity that heals has to look again. Set by saves, cleared by it: sequentially
     /// consistent, as the flag orders nothing else.
     is_healing_due: AtomicBool,
@@ -208,6 +215,8 @@ impl Images {
             pieces_written: AtomicU64::new(0),
             entries: Mutex::default(),
             late_swaps: Mutex::default(),
+            healed: Mutex::default(),
+            late_rebuilds: Mutex::default(),
             is_healing_due: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             healing: Mutex::default(),
@@ -215,6 +224,8 @@ impl Images {
         let healing = inner.clone();
         let activity = job.spawn("outlast-heal", Box::new(move || healing.run_healing()))?;
         *lock(&inner.healing) = Some(activity);
+        let leaving: Weak<Inner> = Arc::downgrade(&inner);
+        store.hand_over_before_leaving(leaving);
         Ok(Images { inner })
     }
 
@@ -241,7 +252,7 @@ impl Images {
 
     /// The members that would hold the pieces of this member's next image.
     pub fn holders(&self) -> Vec<MemberId> {
-        self.inner.sets.choose(self.inner.job.me(), &self.inner.job.view())
+        self.inner.sets.choose(self.inner.job.me(), &self.inner.lasting_view())
     }
 
     /// Saves an image under a name, with a note. `Ok` means that all its pieces are at their
@@ -335,6 +346,7 @@ impl Inner {
         let has_ended = healing.is_none_or(|activity| self.job.wait_for(&activity, until));
         // No member puts into the arenas of others any more when the first arena is given back. The
         // save of another thread may still be going on: then no arena is given back.
+        self.settle_late_rebuilds();
         self.settle_late_swaps();
         let is_quiet = has_ended
             && !self.is_any_entry_busy()

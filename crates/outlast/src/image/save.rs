@@ -34,9 +34,6 @@ pub(super) struct Entry {
     late: Vec<((), Pending)>,
     /// Extents to give back when no put is late.
     deferred: Vec<(MemberId, u32)>,
-    /// A save whose healed record a later save has found, with the places in it: the later save
-    /// gives back what it does not use of them.
-    adopted: Option<(u64, Vec<Place>)>,
 }
 
 /// A save of this member.
@@ -120,14 +117,14 @@ impl Inner {
             && current.descriptor.save == found.save
         {
             current.descriptor.places.clone_from(&found.places);
-            entry.adopted = Some((found.save, found.places.clone()));
+            self.take_over(&found.places);
             return Ok(true);
         }
         match entry.unsettled.iter().position(is_found) {
             Some(index) => {
                 let mut saved = entry.unsettled.swap_remove(index);
                 saved.descriptor.places = found.map(|found| found.places).unwrap_or_default();
-                entry.adopted = Some((saved.number(), saved.descriptor.places.clone()));
+                self.take_over(&saved.descriptor.places);
                 self.settle(entry, Some(saved));
                 Ok(true)
             }
@@ -171,8 +168,7 @@ impl Inner {
         read: Read<'_>,
     ) -> ImageResult<Saved> {
         let me = self.job.me();
-        let view = self.job.view();
-        let holders = self.sets.choose(me, &view);
+        let holders = self.sets.choose(me, &self.lasting_view());
         if holders.is_empty() {
             return Err(ImageError::Closed);
         }
@@ -313,10 +309,8 @@ impl Inner {
         self.give_back_later(entry, &gone);
         // A holder may have died after `recheck`, and the activity that heals may have looked
         // before `commit`.
-        let view = self.job.view();
-        let is_whole = |saved: &Saved| {
-            saved.descriptor.places.iter().all(|place| view.is_living(place.member))
-        };
+        let view = self.lasting_view();
+        let is_whole = |saved: &Saved| self.places_gone(&saved.descriptor, &view) == 0;
         if !entry.current.as_ref().is_none_or(is_whole) {
             self.is_healing_due.store(true, Ordering::SeqCst);
             let _ = self.job.ring(self.job.me());
@@ -338,7 +332,7 @@ impl Inner {
     }
 
     /// Gives extents back, or keeps them until no put to any of them is late.
-    fn give_back_later(&self, entry: &mut Entry, extents: &[(MemberId, u32)]) {
+    pub(super) fn give_back_later(&self, entry: &mut Entry, extents: &[(MemberId, u32)]) {
         // In a fixed order: the order of engine calls is a part of what a seed replays.
         let mut extents = extents.to_vec();
         extents.sort_unstable_by_key(|(member, extent)| (member.0, *extent));
@@ -392,39 +386,18 @@ impl Inner {
     pub(super) fn has_saved(&self) -> bool {
         let entries = crate::sync::lock(&self.entries);
         entries.values().any(|entry| entry.current.is_some() || !entry.late.is_empty())
+            || self.has_healed_extents()
     }
 
     /// After this member has healed an image and put its descriptor: updates what it knows of it.
-    /// `claimed` are the extents of the new place, and `is_generation` says whether the record is
-    /// that of a generation.
-    pub(super) fn note_healed(
-        &self,
-        entry: &mut Entry,
-        healed: Descriptor,
-        claimed: &[(MemberId, u32)],
-        is_generation: bool,
-    ) {
-        // A generation that is younger than the current generation is staged: its record names the
-        // extents, and may come to count.
-        let is_out = !is_generation
-            || entry.current.as_ref().is_some_and(|current| healed.save < current.number());
-        let adopted = entry.adopted.take().filter(|(save, _)| *save == healed.save);
+    /// If it knows nothing of this save, the new place stays among the healed extents: another
+    /// save has replaced the image, or the save belongs to a dead member, or it is a generation
+    /// that may come to count.
+    pub(super) fn note_healed(&self, entry: &mut Entry, healed: Descriptor) {
         let mut live = entry.current.iter_mut().chain(&mut entry.unsettled);
-        match live.find(|saved| saved.number() == healed.save) {
-            Some(saved) => saved.descriptor.places = healed.places,
-            // A later save of this member has replaced the image meanwhile. If it has found the
-            // healed record, it names the new place, too, or has given it back. As an heir this
-            // member knows nothing of the image, and the record names the extents.
-            None if healed.owner == self.job.me() && is_out => {
-                let adopted = adopted.into_iter().flat_map(|(_, places)| places);
-                let adopted: HashSet<(MemberId, u32)> = adopted
-                    .flat_map(|place| place.extents.into_iter().map(move |at| (place.member, at)))
-                    .collect();
-                let gone = claimed.iter().filter(|extent| !adopted.contains(extent));
-                let gone: Vec<(MemberId, u32)> = gone.copied().collect();
-                self.give_back_later(entry, &gone);
-            }
-            None => {}
+        if let Some(saved) = live.find(|saved| saved.number() == healed.save) {
+            self.take_over(&healed.places);
+            saved.descriptor.places = healed.places;
         }
     }
 
@@ -436,15 +409,12 @@ impl Inner {
     /// Whether a put of this member may still happen.
     pub(super) fn has_late_puts(&self) -> bool {
         crate::sync::lock(&self.entries).values().any(|entry| !entry.late.is_empty())
+            || self.has_late_rebuilds()
     }
 }
 
 fn extents_of(descriptor: &Descriptor) -> impl Iterator<Item = (MemberId, u32)> {
-    let of = |place: &Place| {
-        let member = place.member;
-        place.extents.iter().map(move |extent| (member, *extent)).collect::<Vec<_>>()
-    };
-    descriptor.places.iter().flat_map(of)
+    descriptor.places.iter().flat_map(Place::claims)
 }
 
 /// The slots of these places that no save of the entry names.

@@ -117,6 +117,7 @@ pub use error::{StoreError, StoreResult};
 pub use member::counts::{CallTimes, Latency};
 pub use member::status::Figures;
 pub(crate) use mutant::mutant;
+pub(crate) use operation::leavers::HandOver;
 pub(crate) use operation::message::Address;
 pub use options::{Mode, NAME_LEN_MAX, Options};
 pub use placement::REPLICAS_MAX;

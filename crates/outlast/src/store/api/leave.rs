@@ -1,12 +1,14 @@
 //! Leaving the job: the lock that orders leavers, and the call. `docs/protocol/leaving.md` has the
 //! steps.
 
-use crate::engine::Time;
 use crate::engine::deadline::Deadline;
+use crate::engine::{MemberSet, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::engine_error;
+use crate::store::operation::leavers::HandOver;
 use crate::sync::lock;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,6 +22,8 @@ impl Store {
     /// Leaves the job: hands the replicas of this member over to other members, so that nothing is
     /// lost even with a single replica, and ends the membership. Locks that this member holds count
     /// as abandoned.
+    ///
+    /// Pieces of [images](crate::image) that this member holds come to other members, too.
     ///
     /// Returns [`StoreError::Timeout`] if the replicas are not handed over at `deadline`. This
     /// member is then still part of the job. If it has told the others that it leaves, its replicas
@@ -49,6 +53,14 @@ impl Store {
                 }
                 store.state.hand_replicas_over(deadline)?;
             }
+            for store in &stores {
+                let layers = lock(&store.state.leavers.layers).clone();
+                for layer in layers.iter().filter_map(Weak::upgrade) {
+                    layer.hand_over(deadline)?;
+                    // A new replica may have died meanwhile.
+                    store.state.hand_replicas_over(deadline)?;
+                }
+            }
             // Another thread may have opened a store meanwhile.
             let address = |store: &Store| store.state.address;
             let is_settled = self.state.stores.in_the_way_of_leaving(job).is_none();
@@ -60,6 +72,23 @@ impl Store {
         // *end*.
         self.state.stores.usable().for_each(|state| state.end());
         job.leave().map_err(engine_error)
+    }
+
+    /// The members that have announced that they leave by this store.
+    pub(crate) fn leavers(&self) -> MemberSet {
+        self.state.leavers.members()
+    }
+
+    /// A number that changes with each leaver.
+    pub(crate) fn leavers_version(&self) -> u64 {
+        self.state.leavers.version()
+    }
+
+    /// Has [`Store::leave`] hand over what a layer above the store holds, after the replicas.
+    pub(crate) fn hand_over_before_leaving(&self, layer: Weak<dyn HandOver>) {
+        let mut layers = lock(&self.state.leavers.layers);
+        layers.retain(|layer| layer.strong_count() > 0);
+        layers.push(layer);
     }
 
     /// The stores whose replicas are handed over: those that this member has open, unless all

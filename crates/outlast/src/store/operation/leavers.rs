@@ -4,10 +4,11 @@
 //! layer needs the set of leavers to compute the replicas of a partition.
 
 use crate::engine::{MemberId, MemberSet, Time};
+use crate::store::error::StoreResult;
 use crate::store::operation::quiescence::Quiescence;
 use crate::sync::lock;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Weak};
 
 /// What a member knows of the leavers.
 ///
@@ -31,6 +32,14 @@ pub(in crate::store) struct Leavers {
     /// themselves (`leave.pass_on`).
     pub(in crate::store) to_pass_on: Mutex<Vec<PassOn>>,
     pub(in crate::store) own: Mutex<OwnLeave>,
+    /// What the layers above the store have to hand over.
+    pub(in crate::store) layers: Mutex<Vec<Weak<dyn HandOver>>>,
+}
+
+/// What a layer above the store has to hand over before this member leaves.
+pub(crate) trait HandOver: Send + Sync {
+    /// Waits until other members have it. All members know of the leaver then.
+    fn hand_over(&self, deadline: Time) -> StoreResult<()>;
 }
 
 /// A leaver to be acknowledged, the operations of this member that have to end first, and when this
