@@ -271,7 +271,7 @@ fn judge_read_after_timeout(
     by_handle: bool,
 ) -> Option<[Option<Vec<u8>>; 2]> {
     let stage = Rc::new(Cell::new(0));
-    let found: Rc<RefCell<Option<[Option<Vec<u8>>; 2]>>> = Rc::default();
+    let found = Rc::new(RefCell::new(None::<[Option<Vec<u8>>; 2]>));
     let mut options = SimOptions::new(3, seed).link(Link::Network);
     (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
     let results = found.clone();
