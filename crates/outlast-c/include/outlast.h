@@ -304,8 +304,9 @@ int outlast_close(outlast_store *store);
  * even with a single replica, and ends the membership with all its stores. Afterwards calls with
  * the job and its stores return OUTLAST_CLOSED, outlast_close and outlast_leave included.
  * OUTLAST_TIMEOUT: the replicas, or pieces of images, are not handed over yet, or another member
- * uses a store that this member has closed; this member is still part of the job; call again. OUTLAST_LOCKED: another member was leaving. To end the whole job, use outlast_close
- * and outlast_leave. */
+ * uses a store that this member has closed; this member is still part of the job; call again.
+ * OUTLAST_LOCKED: another member was leaving. To end the whole job, use outlast_close and
+ * outlast_leave. */
 int outlast_hand_over(const outlast_store *store, uint64_t milliseconds);
 
 /* Puts a value. When it returns 0, every replica holds the value. version may be NULL. */

@@ -113,6 +113,15 @@ impl Inner {
         result.map(|()| None)
     }
 
+    /// The words of the extents of a member, if it lends any.
+    pub(super) fn claimants(&self, holder: MemberId) -> ImageResult<Option<Vec<u64>>> {
+        let Some(arena) = self.arenas[holder.index()] else { return Ok(None) };
+        let mut words = vec![0; arena.extents as usize * 8];
+        self.job.get(Epoch::ANY, holder, arena.offset, &mut words)?;
+        let word = |word: &[u8]| u64::from_le_bytes(word.try_into().expect("8 bytes"));
+        Ok(Some(words.chunks_exact(8).map(word).collect()))
+    }
+
     fn claim_from(
         &self,
         arena: Arena,
@@ -121,12 +130,7 @@ impl Inner {
         own: u64,
         claimed: &mut Vec<u32>,
     ) -> ImageResult<()> {
-        let mut words = vec![0; arena.extents as usize * 8];
-        self.job.get(Epoch::ANY, holder, arena.offset, &mut words)?;
-        let claimants: Vec<u64> = words
-            .chunks_exact(8)
-            .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
-            .collect();
+        let claimants = self.claimants(holder)?.unwrap_or_default();
         let limit = self.job.time_limit();
         let until = self.job.now().after(limit);
         let swap = |extent: u32, from: u64, claimed: &mut Vec<u32>| -> ImageResult<()> {
@@ -286,11 +290,7 @@ mod tests {
 
     /// The words of the extents of an arena.
     fn words_of(inner: &Inner, holder: MemberId) -> Vec<u64> {
-        let arena = inner.arenas[holder.index()].expect("an arena");
-        let mut words = vec![0; arena.extents as usize * 8];
-        inner.job.get(Epoch::ANY, holder, arena.offset, &mut words).expect("read");
-        let word = |word: &[u8]| u64::from_le_bytes(word.try_into().expect("8 bytes"));
-        words.chunks_exact(8).map(word).collect()
+        inner.claimants(holder).expect("read").expect("an arena")
     }
 
     /// A holder is stopped at any time of a save, and goes on when the save has timed out. When all
@@ -572,8 +572,8 @@ mod tests {
         assert!(is_late.get(), "no put was late");
     }
 
-    /// Stops this member as soon as so many extents of its arena are claimed: the claimant waits for
-    /// its next answer.
+    /// Stops this member as soon as so many extents of its arena are claimed: the claimant waits
+    /// for its next answer.
     fn stop_when_claimed(images: &Images, count: usize) {
         let (inner, job) = (&images.inner, &images.inner.job);
         let deadline = job.now().after(Duration::from_secs(60));

@@ -121,7 +121,7 @@ impl Inner {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use crate::engine::sim::{self, Link};
-    use crate::image::{Images, Options};
+    use crate::image::{Images, Inner, Options};
     use crate::store::{self, Store, StoreError};
     use crate::{Job, MemberId};
     use std::cell::Cell;
@@ -169,6 +169,12 @@ mod tests {
         store.leave(job.now().after(Duration::from_secs(30))).expect("left");
     }
 
+    /// Whether no extent of this member's arena is claimed.
+    fn is_free(inner: &Inner, job: &Job) -> bool {
+        let words = inner.claimants(job.me()).expect("read").expect("an arena");
+        words.iter().all(|word| *word == 0)
+    }
+
     /// All holders of an image leave, one after the other, and at first no other member has room
     /// for their pieces: each of them waits until its piece is at another member.
     #[test]
@@ -189,6 +195,8 @@ mod tests {
                 reached(2);
                 assert_eq!(refused(store, job), me, "it heals the image");
                 stage.set(3);
+                // When its pieces are elsewhere, its own memory is free.
+                nap(job, "free memory", || is_free(inner, job));
                 leave(store, job);
             } else if job.me() == first {
                 reached(1);

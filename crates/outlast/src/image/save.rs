@@ -60,6 +60,11 @@ impl Entry {
     fn live(&self) -> impl Iterator<Item = &Saved> {
         self.current.iter().chain(&self.unsettled)
     }
+
+    /// The extents of these saves.
+    fn extents(&self) -> HashSet<(MemberId, u32)> {
+        self.live().flat_map(|saved| extents_of(&saved.descriptor)).collect()
+    }
 }
 
 impl Inner {
@@ -113,18 +118,18 @@ impl Inner {
         let found = Descriptor::decode(value.bytes());
         let is_found =
             |saved: &Saved| found.as_ref().is_some_and(|found| found.save == saved.descriptor.save);
-        if let (Some(current), Some(found)) = (&mut entry.current, &found)
-            && current.descriptor.save == found.save
+        if let (Some(current), Some(found)) = (&entry.current, &found)
+            && current.number() == found.save
         {
-            current.descriptor.places.clone_from(&found.places);
-            self.take_over(&found.places);
+            self.move_pieces(entry, found.save, found.places.clone());
             return Ok(true);
         }
         match entry.unsettled.iter().position(is_found) {
             Some(index) => {
-                let mut saved = entry.unsettled.swap_remove(index);
-                saved.descriptor.places = found.map(|found| found.places).unwrap_or_default();
-                self.take_over(&saved.descriptor.places);
+                let save = entry.unsettled[index].number();
+                let places = found.map(|found| found.places).unwrap_or_default();
+                self.move_pieces(entry, save, places);
+                let saved = entry.unsettled.swap_remove(index);
                 self.settle(entry, Some(saved));
                 Ok(true)
             }
@@ -299,12 +304,10 @@ impl Inner {
     /// `free`: what is committed now, or nothing that this member knows of. All other saves of the
     /// entry are out of the race, and what only they name is given back.
     pub(super) fn settle(&self, entry: &mut Entry, committed: Option<Saved>) {
-        let before: HashSet<(MemberId, u32)> =
-            entry.live().flat_map(|saved| extents_of(&saved.descriptor)).collect();
+        let before = entry.extents();
         entry.unsettled.clear();
         entry.current = committed;
-        let after: HashSet<(MemberId, u32)> =
-            entry.live().flat_map(|saved| extents_of(&saved.descriptor)).collect();
+        let after = entry.extents();
         let gone: Vec<(MemberId, u32)> = before.difference(&after).copied().collect();
         self.give_back_later(entry, &gone);
         // A holder may have died after `recheck`, and the activity that heals may have looked
@@ -319,8 +322,7 @@ impl Inner {
 
     /// Nothing names a save any more, and nothing will.
     pub(super) fn drop_saved(&self, entry: &mut Entry, saved: Saved) {
-        let live: HashSet<(MemberId, u32)> =
-            entry.live().flat_map(|saved| extents_of(&saved.descriptor)).collect();
+        let live = entry.extents();
         let gone: Vec<(MemberId, u32)> =
             extents_of(&saved.descriptor).filter(|extent| !live.contains(extent)).collect();
         self.give_back_later(entry, &gone);
@@ -394,11 +396,23 @@ impl Inner {
     /// save has replaced the image, or the save belongs to a dead member, or it is a generation
     /// that may come to count.
     pub(super) fn note_healed(&self, entry: &mut Entry, healed: Descriptor) {
-        let mut live = entry.current.iter_mut().chain(&mut entry.unsettled);
-        if let Some(saved) = live.find(|saved| saved.number() == healed.save) {
-            self.take_over(&healed.places);
-            saved.descriptor.places = healed.places;
+        if entry.live().any(|saved| saved.number() == healed.save) {
+            self.move_pieces(entry, healed.save, healed.places);
         }
+    }
+
+    /// The pieces of a save are at these places now: what this member knows takes them over. The
+    /// places before them may be at members that still live, and want to leave.
+    fn move_pieces(&self, entry: &mut Entry, save: u64, places: Vec<Place>) {
+        let before = entry.extents();
+        self.take_over(&places);
+        let mut live = entry.current.iter_mut().chain(&mut entry.unsettled);
+        if let Some(saved) = live.find(|saved| saved.number() == save) {
+            saved.descriptor.places = places;
+        }
+        let after = entry.extents();
+        let gone: Vec<(MemberId, u32)> = before.difference(&after).copied().collect();
+        self.give_back_later(entry, &gone);
     }
 
     /// Whether an activity of this member uses what it knows of an image, for example to save it.

@@ -134,8 +134,8 @@ mod tests {
     }
 
     /// A call of `open` or `close` has failed at a member, and the others use the store with its
-    /// replicas. With a single replica of each value nothing is lost when the member leaves by another
-    /// store.
+    /// replicas. With a single replica of each value nothing is lost when the member leaves by
+    /// another store.
     #[test]
     fn a_leaver_hands_over_stores_whose_opening_or_closing_has_failed() {
         for seed in 0..12 {
@@ -149,7 +149,7 @@ mod tests {
                 let some = || Store::open(&job, options_of(1).name("some"));
                 let key = |number: u32| format!("key/{number}");
                 let reached = |number| nap(&job, "the others", || stage.get() >= number);
-                // The last member does not open the store before the calls of the others have failed.
+                // One member does not open the store before the calls of the others have failed.
                 let opened = match is_opening {
                     true if job.me() == late => {
                         reached(2);

@@ -257,8 +257,8 @@ impl StoreState {
     }
 
     /// Tells all members the location of the own root, and waits until the roots of all living
-    /// members are known. Returns `false` if a member has begun a later opening of the store, or has
-    /// abandoned this one.
+    /// members are known. Returns `false` if a member has begun a later opening of the store, or
+    /// has abandoned this one.
     fn greet(&self, until: Time) -> StoreResult<bool> {
         let job = &self.job;
         let [replicas, partitions, buckets, checksums, mode] = self.option_words();

@@ -565,14 +565,15 @@ mod tests {
         .expect_ok();
     }
 
-    /// A member abandons an opening before another member begins it, or while it does. Both then
-    /// open the store together, and the memory of all openings goes back.
+    /// A member abandons an opening before another member begins it, or while it does, and a third
+    /// is stopped meanwhile. All then open the store together, and the memory of all openings goes
+    /// back.
     #[test]
     fn the_memory_of_an_opening_that_a_member_has_abandoned_goes_back() {
         const LIMIT: Duration = Duration::from_secs(1);
         for seed in 0..60 {
             let is_abandoned = Rc::new(Cell::new(false));
-            let mut options = SimOptions::new(2, seed).link(Link::of_seed(seed));
+            let mut options = SimOptions::new(3, seed).link(Link::of_seed(seed));
             options.time_limit = LIMIT;
             sim::run(&options, move |job: Job| {
                 let began = job.now();
@@ -580,12 +581,17 @@ mod tests {
                 let plain = || Options::new().replicas(1).partitions(4096).expected_keys(64);
                 // The members receive messages before they begin the opening.
                 let all = Store::open(&job, plain().partitions(8).name("all")).expect("open");
+                let stopped = MemberId(2);
                 if job.me() == MemberId(0) {
                     expect_timeout(Store::open(&job, plain()).map(|_| ()));
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
                     let refused = Store::open(&job, plain().replicas(8)).unwrap_err();
                     assert!(matches!(refused, StoreError::Invalid { .. }), "{refused}");
                     is_abandoned.set(true);
                     job.sleep(LIMIT / 10);
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                } else if job.me() == stopped {
+                    nap(&job, "the other member", || is_abandoned.get());
                 } else if seed % 2 == 0 {
                     nap(&job, "the other member", || is_abandoned.get());
                     job.sleep(LIMIT / 100);
