@@ -29,13 +29,13 @@ cargo xtask TASK
                        more; lists all lines that break a rule, or the lines in files below PATH,
                        with counts by rule
   test [--full]        everything that has to be green: format, house rules, lints, tests,
-                       documentation, Open MPI and its tests; below 13 minutes on 2 cores. --full
-                       also checks what a release needs: reports in a browser (installs Debian's
-                       Chromium), an installation, with C and C++ programs built against it, the
-                       guide as a book (installs mdBook), the library for C under valgrind, each
-                       published crate compiled from its package, the Python package as pip
-                       installs it, and the licenses of the dependencies where cargo deny is
-                       installed
+                       documentation, Open MPI and its tests, a report in a browser (installs
+                       Debian's Chromium); below 13 minutes on 2 cores. --full also checks what a
+                       release needs: all reports in a browser, an installation, with C and C++
+                       programs built against it, the guide as a book (installs mdBook), the
+                       library for C under valgrind, each published crate compiled from its
+                       package, the Python package as pip installs it, and the licenses of the
+                       dependencies where cargo deny is installed
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
@@ -68,8 +68,9 @@ cargo xtask TASK
                        with the mpicc in PATH; `mpi` does it, too
   fortran              installs Debian's gfortran (root), for the tests of the Fortran module
   peers                fetches the stores that `outlast bench put --peers` compares with: Redis,
-                       etcd, memcached and LMDB (Debian's packages, unpacked below target), and
-                       Hazelcast (Java 17 and Maven, installed by root if they are missing)
+                       etcd, memcached and LMDB (Debian's packages, unpacked below target),
+                       Hazelcast (Java 17 and Maven, installed by root if they are missing), and
+                       Open MPI as `mpi` does
   redis                unpacks Redis alone into target/redis
   help                 this text
 

@@ -1,8 +1,9 @@
-//! Fetches the stores that `outlast bench --peers` compares with. Debian's packages are unpacked
-//! below `target`, without touching the system: an installed server would be started at once.
+//! Fetches the stores that `outlast bench --peers` compares with, and Open MPI, on which hosts are
+//! compared. Debian's packages are unpacked below `target`, without touching the system: an
+//! installed server would be started at once.
 
-use crate::debian;
 use crate::gate::workspace;
+use crate::{debian, mpi};
 use anyhow::{Context, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -58,6 +59,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
         ("memcached", install_server(&MEMCACHED)),
         ("LMDB", install_lmdb()),
         ("Hazelcast", install_hazelcast()),
+        ("Open MPI", mpi::install()),
     ];
     let mut missing = Vec::new();
     for (name, result) in peers {
@@ -131,17 +133,17 @@ fn unpack(folder: &Path, packages: &[&str]) -> anyhow::Result<()> {
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir_all(&archives)
         .with_context(|| format!("cannot make {}", archives.display()))?;
-    let download = Command::new("apt-get")
-        .arg("download")
-        .args(packages)
-        .current_dir(&archives)
-        .status()
-        .context("cannot run apt-get, which fetches it")?;
-    ensure!(
-        download.success(),
-        "apt-get could not fetch {}; see its message above",
-        packages.join(", ")
-    );
+    let download = || {
+        let mut command = Command::new("apt-get");
+        command.args(["-qq", "download"]).args(packages).current_dir(&archives);
+        command.status().context("cannot run apt-get, which fetches it")
+    };
+    // The list of packages of a new machine is empty.
+    let is_fetched = download()?.success() || {
+        let _ = Command::new("apt-get").args(["update", "-qq"]).stdin(Stdio::null()).status();
+        download()?.success()
+    };
+    ensure!(is_fetched, "apt-get could not fetch {}; see its message above", packages.join(", "));
     for package in std::fs::read_dir(&archives)? {
         let package = package?.path();
         let unpacked = Command::new("dpkg").arg("-x").arg(&package).arg(folder).status()?;

@@ -93,6 +93,7 @@ fn a_report_that_cannot_be_written_is_refused_before_the_run() {
         &["chaos"],
         &["sim"],
         &["bench", "put"],
+        &["tasks", "fib"],
         &["plan", "--members", "256", "--mtbf", "process=1y", "--job", "30d"],
     ] {
         for (path, why) in [

@@ -193,6 +193,80 @@ fn the_parts_of_all_benchmarks_have_a_single_report() {
 }
 
 #[test]
+fn a_part_that_fails_is_left_out_with_its_reason() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = server(folder.path());
+    // This server ends at the first value, as a server without memory might.
+    let end = "sys.stderr.write('out of memory\\n')\n            sys.stderr.flush(); os._exit(9)";
+    let text = SERVER.replace("import socket", "import os, socket");
+    let text = text.replace("values[words[1]] = stream.read(int(words[4]) + 2)", end);
+    std::fs::write(&server, text).expect("written");
+    let mut command = Command::new(common::OUTLAST);
+    command.args(["bench", "all", "--parts", "get,failover", "--seconds", "0.05"]);
+    command.args(["--peers", "memcached", "--json", "-"]).env("MEMCACHED", &server);
+    let run = Started::of(command).finish();
+    assert_eq!(run.code(), 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    let remarks = report["remarks"].as_array().expect("a list");
+    let left_out = remarks[0].as_str().expect("a text");
+    assert!(left_out.starts_with("left out: the part get: it failed"), "{left_out}");
+    assert!(left_out.contains("out of memory"), "the server's own words: {left_out}");
+    let took = remarks[1].as_str().expect("a text");
+    assert!(took.starts_with("All parts took ") && took.contains("failover 0:"), "{took}");
+    let rows = report["results"].as_array().expect("a list");
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["what"] == "failover"), "{report}");
+}
+
+#[test]
+fn a_report_is_shown_again_as_a_page_and_as_pictures() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str| folder.path().join(name).to_str().expect("a plain path").to_string();
+    let (json, page, pictures) = (place("a.json"), place("a.html"), place("pictures"));
+    let run = outlast(&["bench", "failure", "--seconds", "1", "--rate", "100", "--json", &json]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    let run = outlast(&["bench", "show", &json, "--report", &page, "--pictures", &pictures]);
+    assert_eq!(run.code(), 0, "{run:?}");
+    assert!(run.stdout.contains("first write of an affected key"), "{run:?}");
+    let page = std::fs::read_to_string(page).expect("the page was written");
+    assert!(page.contains("outlast bench failure --seconds 1"), "the command that measured");
+    let picture = std::fs::read_to_string(Path::new(&pictures).join("failure.svg"));
+    let picture = picture.expect("the picture was drawn");
+    assert!(picture.starts_with("<svg xmlns") && picture.contains("Outlast"), "{picture}");
+    // A file that is no report, and a file that is not there.
+    std::fs::write(&json, "{\"results\": 3}").expect("written");
+    let run = outlast(&["bench", "show", &json]);
+    assert!(run.code() == 1 && run.stderr.contains("not the JSON of a benchmark"), "{run:?}");
+    let run = outlast(&["bench", "show", "/no/such/file.json"]);
+    assert!(run.code() == 1 && run.stderr.contains("No such file"), "{run:?}");
+}
+
+/// A picture of the documentation shows what a record says.
+#[test]
+fn the_pictures_of_the_documentation_are_drawn_from_a_record() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let drawn = tempfile::tempdir().expect("a folder");
+    let to = drawn.path().to_str().expect("a plain path");
+    let files = |folder: &Path, end: &str| -> Vec<std::path::PathBuf> {
+        let entries = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.to_string_lossy().ends_with(end)).collect()
+    };
+    for record in files(&workspace.join("bench/records"), ".json") {
+        let size = record.metadata().expect("a file").len();
+        assert!(size < 200_000, "{} has {size} bytes; a record is small", record.display());
+        let record = record.to_str().expect("a plain path");
+        let run = outlast(&["bench", "show", record, "--pictures", to]);
+        assert_eq!(run.code(), 0, "{run:?}");
+        assert!(!run.stdout.contains("left out: "), "a record is complete: {run:?}");
+    }
+    for picture in files(&workspace.join("docs/pictures"), ".svg") {
+        let again = drawn.path().join(picture.file_name().expect("a name"));
+        let (picture, again) = (std::fs::read(&picture), std::fs::read(again));
+        let is_equal = picture.expect("a file") == again.expect("a record has its measurements");
+        assert!(is_equal, "draw it again: outlast bench show RECORD --pictures docs/pictures");
+    }
+}
+
+#[test]
 fn a_server_that_finds_its_port_in_use_is_left_out_with_what_it_said() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = folder.path().join("redis-server");

@@ -2,20 +2,25 @@
 //! command of its own, so that no part leaves anything to the next.
 
 use super::cost::Course;
+use super::interrupt::{end_child, on_interrupt};
 use super::peers::{self, PeerName};
 use super::{BenchArgs, Origin, Row, publish_with};
 use crate::report::say;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Each part runs as its own command, but shorter: `outlast bench PART --help` says what is measured.
 With all peers all parts take below 25 minutes on 2 cores. The last table has the measurements of
 all parts. The part hosts is puts on three hosts made of this machine; it needs root and Open MPI. A
-part that cannot run is left out with its reason, and the others go on.
+part that cannot run, or that takes longer than its limit, is left out with its reason, and the
+others go on.
 
 Examples:
   Everything, against stores that users would pick instead, with a page for a browser:
@@ -81,25 +86,24 @@ impl AllBench {
         }
         let all = || Part::value_variants().to_vec();
         let parts = if self.parts.is_empty() { all() } else { self.parts.clone() };
+        let json = self.args.json.as_deref();
         let mut rows = Vec::new();
         let mut origin = Origin::default();
+        let (begin, mut times) = (Instant::now(), Vec::new());
         for (number, part) in parts.iter().enumerate() {
-            let arguments = self.arguments(*part);
-            say(
-                self.args.json.as_deref(),
-                format_args!(
-                    "\n{} of {}: outlast bench {}",
-                    number + 1,
-                    parts.len(),
-                    arguments.join(" ")
-                ),
-            );
-            let report = match run(&arguments) {
+            let (arguments, name) = (self.arguments(*part), part.name());
+            let so_far = clock(begin.elapsed());
+            let typed = arguments.join(" ");
+            let place = format!("{} of {}, after {so_far}", number + 1, parts.len());
+            say(json, format_args!("\n{place}: outlast bench {typed}"));
+            let part_begin = Instant::now();
+            let report = run(&arguments, self.limit(), json);
+            times.push(format!("{name} {}", clock(part_begin.elapsed())));
+            let report = match report {
                 Ok(report) => report,
                 Err(error) => {
-                    let name = part.name();
                     let line = format!("left out: the part {name}: {error:#}");
-                    say(self.args.json.as_deref(), &line);
+                    say(json, &line);
                     origin.remarks.push(line);
                     continue;
                 }
@@ -118,9 +122,20 @@ impl AllBench {
             }
         }
         ensure!(!rows.is_empty(), "no part could run:\n{}", origin.remarks.join("\n"));
-        say(self.args.json.as_deref(), "\nall parts:");
+        let took = format!("All parts took {}: {}.", clock(begin.elapsed()), times.join(", "));
+        origin.remarks.push(took.clone());
+        say(json, "\nall parts:");
         publish_with(&self.args, rows, &origin)?;
+        origin.remarks.iter().filter(|line| line.starts_with("left out")).for_each(|line| {
+            say(json, line);
+        });
+        say(json, took);
         Ok(true)
+    }
+
+    /// How long a part may take: about three times as long as the longest takes on 2 cores.
+    fn limit(&self) -> Duration {
+        Duration::from_secs(240) + Duration::from_secs_f64(90.0 * self.seconds)
     }
 
     /// The command of a part.
@@ -128,7 +143,7 @@ impl AllBench {
         let seconds = self.seconds.to_string();
         let words: &[&str] = match part {
             Part::Poster => &["poster", "--seconds", &seconds],
-            Part::Failure => &["failure"],
+            Part::Failure => &["failure", "--kills", "3"],
             Part::Put => &["put", "--seconds", &seconds],
             // As many keys as peers are given.
             Part::Get if !self.peers.is_empty() => {
@@ -139,12 +154,12 @@ impl AllBench {
             Part::Rate => &["rate", "--seconds", &seconds],
             Part::Throughput => &["throughput", "--seconds", &seconds],
             Part::Tx => &["tx"],
-            Part::Detection => &["detection"],
+            Part::Detection => &["detection", "--kills", "15", "--map", "256M"],
             Part::Failover => &["failover", "--kills", "5"],
             Part::Repair => &["repair", "--kills", "2"],
             Part::Growth => &["growth", "--seconds", &seconds],
             Part::Memory => &["memory"],
-            Part::Snapshot => &["snapshot"],
+            Part::Snapshot => &["snapshot", "--rounds", "2"],
             Part::Hosts => &HOSTS,
             Part::Ulfm => &["ulfm", "--members", "2,4,8,16"],
             Part::Sim => &["sim"],
@@ -189,15 +204,47 @@ impl Part {
     }
 }
 
-/// Runs a part. People see its table as it comes; it ends with this process.
-fn run(arguments: &[String]) -> anyhow::Result<PartReport> {
+/// A time in minutes and seconds.
+fn clock(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+/// Runs a part, which ends with this process. People see its table as it comes.
+fn run(arguments: &[String], limit: Duration, json: Option<&Path>) -> anyhow::Result<PartReport> {
     let this = std::env::current_exe().context("finding this program's own path")?;
     let mut command = peers::command(&this)?;
     command.arg("bench").args(arguments).args(["--json", "-"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
-    let mut text = String::new();
-    child.stdout.take().context("it is piped")?.read_to_string(&mut text)?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let id = child.id();
+    let _ended = on_interrupt(move || end_child(id))?;
+    let (mut output, errors) =
+        (child.stdout.take().context("it is piped")?, child.stderr.take().context("it is piped")?);
+    let (send, report) = channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = send.send(output.read_to_string(&mut text).map(|_| text));
+    });
+    // The reason of a failure is the last line, which the report names.
+    let json = json.map(Path::to_path_buf);
+    let said = std::thread::spawn(move || {
+        let mut last = String::new();
+        for line in BufReader::new(errors).lines().map_while(Result::ok) {
+            say(json.as_deref(), &line);
+            last = if line.trim().is_empty() { last } else { line };
+        }
+        last
+    });
+    let text = match report.recv_timeout(limit) {
+        Ok(text) => text?,
+        Err(RecvTimeoutError::Timeout) => {
+            end_child(id);
+            child.wait()?;
+            bail!("it took longer than {}", clock(limit));
+        }
+        Err(RecvTimeoutError::Disconnected) => bail!("its output could not be read"),
+    };
     let status = child.wait()?;
-    ensure!(status.success(), "it failed ({status}); see its message above");
+    let last = said.join().unwrap_or_default();
+    ensure!(status.success(), "it failed ({status}): {}", last.trim_start_matches("outlast: "));
     serde_json::from_str(&text).context("reading the JSON of the part")
 }

@@ -7,6 +7,7 @@
 //! | module | what is measured |
 //! |---|---|
 //! | [`all`] | everything in turn, for a single report |
+//! | [`show`] | a report that was written before, as a page and as pictures |
 //! | [`store`] | puts and gets against memcpy, other stores ([`peers`]) and the published way ([`ping`]) |
 //! | [`tx`] | transactions against puts |
 //! | [`load`] | mixed calls, fixed rates, many callers, many members, and the poster's figure |
@@ -22,12 +23,14 @@ mod all;
 mod cost;
 mod detection;
 mod failure;
+mod interrupt;
 mod load;
 mod memory;
 mod openmpi;
 mod pace;
 mod peers;
 mod ping;
+mod show;
 mod sim;
 mod snapshot;
 mod store;
@@ -35,10 +38,10 @@ mod tasks;
 mod tx;
 mod ulfm;
 
-use crate::report::figures::{Bar, Curve, Latency, bars, curves, latencies, short, time};
+use crate::report::figures::{Bar, Curve, Figure, Latency, bars, curves, latencies, short, time};
 use crate::report::file::{ReportFile, report_file};
-use crate::report::machine::{Machine, command_line};
-use crate::report::page::{Page, Section, Table};
+use crate::report::machine::Machine;
+use crate::report::page::{Made, Page, Section, Table};
 use crate::report::{print_table, say, write_json};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
@@ -79,6 +82,7 @@ enum Benchmark {
     Put(store::PutBench),
     Rate(load::RateBench),
     Repair(failure::RepairBench),
+    Show(show::ShowBench),
     Sim(sim::SimBench),
     Snapshot(snapshot::SnapshotBench),
     Tasks(tasks::TasksBench),
@@ -89,7 +93,7 @@ enum Benchmark {
 
 impl Bench {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
-        if self.what.args().pinned {
+        if self.what.args().is_some_and(|args| args.pinned) {
             pin()?;
         }
         match self.what {
@@ -105,6 +109,7 @@ impl Bench {
             Benchmark::Put(put) => put.execute(),
             Benchmark::Rate(rate) => rate.execute(),
             Benchmark::Repair(repair) => repair.execute(),
+            Benchmark::Show(show) => show.execute(),
             Benchmark::Sim(sim) => sim.execute(),
             Benchmark::Snapshot(snapshot) => snapshot.execute(),
             Benchmark::Tasks(tasks) => tasks.execute(),
@@ -116,8 +121,10 @@ impl Bench {
 }
 
 impl Benchmark {
-    fn args(&self) -> &BenchArgs {
-        match self {
+    /// The options of benchmarks, where something is measured.
+    fn args(&self) -> Option<&BenchArgs> {
+        Some(match self {
+            Benchmark::Show(_) => return None,
             Benchmark::All(all) => &all.args,
             Benchmark::Detection(detection) => &detection.args,
             Benchmark::Failover(failover) => &failover.args,
@@ -136,7 +143,7 @@ impl Benchmark {
             Benchmark::Throughput(throughput) => &throughput.load.args,
             Benchmark::Tx(tx) => &tx.args,
             Benchmark::Ulfm(ulfm) => &ulfm.args,
-        }
+        })
     }
 }
 
@@ -225,19 +232,30 @@ impl Row {
 }
 
 /// The report of a benchmark, as JSON.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct BenchReport {
     results: Vec<Row>,
     machine: Machine,
     command: String,
+    date: String,
+    /// The version of Outlast.
+    version: String,
     /// What is compared, and the ratios to contenders.
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    #[serde(default, skip_serializing_if = "<[String]>::is_empty")]
     remarks: Vec<String>,
-    #[serde(skip_serializing_if = "<[(String, String)]>::is_empty")]
+    #[serde(default, skip_serializing_if = "<[(String, String)]>::is_empty")]
     versions: Vec<(String, String)>,
     /// Runs in which a process was killed.
-    #[serde(skip_serializing_if = "<[Course]>::is_empty")]
+    #[serde(default, skip_serializing_if = "<[Course]>::is_empty")]
     courses: Vec<Course>,
+}
+
+impl BenchReport {
+    fn new(results: Vec<Row>, origin: Origin) -> BenchReport {
+        let Origin { remarks, versions, courses } = origin;
+        let Made { date, command, machine, version } = Made::now();
+        BenchReport { results, machine, command, date, version, remarks, versions, courses }
+    }
 }
 
 /// An error with the members' messages, if a member failed that was not killed.
@@ -275,26 +293,27 @@ fn publish(args: &BenchArgs, results: Vec<Row>) -> anyhow::Result<()> {
 fn publish_with(args: &BenchArgs, mut results: Vec<Row>, origin: &Origin) -> anyhow::Result<()> {
     let json = args.json.as_deref();
     results.iter_mut().for_each(|row| row.pinned |= args.pinned);
-    print_table(json, text_table(&results));
-    let machine = Machine::this();
-    let mode = if args.pinned { "pinned to a core" } else { "not pinned" };
-    say(
-        json,
-        format_args!(
-            "{} cores, {}, Linux {}; {mode}",
-            machine.cores, machine.processor, machine.kernel
-        ),
-    );
+    let report = BenchReport::new(results, origin.clone());
+    report.print(json);
     if let Some(file) = &args.report {
-        file.write(&page(&results, origin, mode))?;
+        file.write(&page(&report))?;
         say(json, format_args!("report: {}", file.path().display()));
     }
-    if let Some(path) = json {
-        let command = command_line();
-        let Origin { remarks, versions, courses } = origin.clone();
-        write_json(path, &BenchReport { results, machine, command, remarks, versions, courses })?;
+    json.map_or(Ok(()), |path| write_json(path, &report))
+}
+
+impl BenchReport {
+    fn mode(&self) -> &'static str {
+        let is_pinned = self.results.iter().any(|row| row.pinned);
+        if is_pinned { "pinned to a core" } else { "not pinned" }
     }
-    Ok(())
+
+    /// Prints the table and the machine.
+    fn print(&self, json: Option<&std::path::Path>) {
+        print_table(json, text_table(&self.results));
+        let Machine { cores, processor, kernel, .. } = &self.machine;
+        say(json, format_args!("{cores} cores, {processor}, Linux {kernel}; {}", self.mode()));
+    }
 }
 
 /// A table for people; columns without any value are left out.
@@ -347,19 +366,44 @@ fn text_table(results: &[Row]) -> Vec<Vec<String>> {
 }
 
 /// The measurements as a page: a figure and a table for each kind and size of call.
-fn page(results: &[Row], origin: &Origin, mode: &str) -> Page {
+fn page(report: &BenchReport) -> Page {
+    let BenchReport { results, .. } = report;
     let mut kinds: Vec<&str> =
         results.iter().map(|row| row.what.split(", ").next().unwrap_or_default()).collect();
     kinds.dedup();
     let samples: usize = results.iter().map(|row| row.samples).sum();
     let lead = format!(
-        "Contenders are measured in turn, in a single run on this machine; processes are {mode}. \
-         Ratios are to the floor of that run, or to its first contender."
+        "Contenders are measured in turn, in a single run on this machine; processes are {}. \
+         Ratios are to the floor of that run, or to its first contender.",
+        report.mode()
     );
-    let page = Page::new(format!("Benchmark: {}", kinds.join(", ")), lead)
+    let mut page = Page::new(format!("Benchmark: {}", kinds.join(", ")), lead)
+        .made(Made {
+            date: report.date.clone(),
+            command: report.command.clone(),
+            machine: report.machine.clone(),
+            version: report.version.clone(),
+        })
         .fact(results.len(), "measurements")
         .fact(samples, "samples in all")
         .fact(results.iter().map(|row| row.members).max().unwrap_or(0), "processes at most");
+    if let Some(courses) = cost::sections(&report.courses, results) {
+        page = page.section(courses);
+    }
+    for (title, rows) in groups(results) {
+        let (figure, text) = figure(&title, &rows);
+        let section = Section::new(title, text).figure(&figure.html()).table(&table(&rows));
+        page = page.section(section);
+    }
+    if !report.remarks.is_empty() {
+        let section = Section::new("What is compared", "").text(&report.remarks.join("\n\n"));
+        page = page.section(section);
+    }
+    report.versions.iter().fold(page, |page, (term, version)| page.origin(term, version))
+}
+
+/// The measurements by kind and size, each with a title. What failures cost is apart.
+fn groups(results: &[Row]) -> Vec<(String, Vec<&Row>)> {
     let mut groups: Vec<(String, Vec<&Row>)> = Vec::new();
     for row in results.iter().filter(|row| !row.what.starts_with(FAILURE)) {
         let title = match row.size {
@@ -371,26 +415,11 @@ fn page(results: &[Row], origin: &Origin, mode: &str) -> Page {
             None => groups.push((title, vec![row])),
         }
     }
-    let section = |(title, rows): (String, Vec<&Row>)| {
-        let (figure, text) = figure(&title, &rows);
-        Section::new(title, text).figure(&figure).table(&table(&rows))
-    };
-    let mut page = page;
-    if let Some(courses) = cost::sections(&origin.courses) {
-        page = page.section(courses);
-    }
-    let page = groups.into_iter().map(section).fold(page, Page::section);
-    let page = match origin.remarks.is_empty() {
-        true => page,
-        false => {
-            page.section(Section::new("What is compared", "").text(&origin.remarks.join("\n\n")))
-        }
-    };
-    origin.versions.iter().fold(page, |page, (term, version)| page.origin(term, version))
+    groups
 }
 
 /// The figure of a group of measurements, and what it shows.
-fn figure(title: &str, rows: &[&Row]) -> (String, &'static str) {
+fn figure(title: &str, rows: &[&Row]) -> (Figure, &'static str) {
     let mut counts: Vec<usize> = rows.iter().filter_map(|row| row.callers).collect();
     counts.sort_unstable();
     counts.dedup();

@@ -1,6 +1,7 @@
 //! Contenders on Open MPI 5: small C programs of `bench/peers`, compiled with the mpicc of the
 //! machine.
 
+use super::interrupt::{OnInterrupt, on_interrupt};
 use crate::hosts::Hosts;
 use anyhow::{Context, bail, ensure};
 use std::io::Read;
@@ -20,6 +21,7 @@ pub(super) struct OpenMpi {
     folder: PathBuf,
     name: &'static str,
     pub(super) version: String,
+    _removed: OnInterrupt,
 }
 
 impl Drop for OpenMpi {
@@ -41,7 +43,11 @@ impl OpenMpi {
         };
         let folder = std::env::temp_dir().join(format!("outlast-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        let found = OpenMpi { mpirun, folder, name, version };
+        let left = folder.clone();
+        let _removed = on_interrupt(move || {
+            let _ = std::fs::remove_dir_all(&left);
+        })?;
+        let found = OpenMpi { mpirun, folder, name, version, _removed };
         let source = found.program().with_extension("c");
         let header = found.folder.join("openmpi.h");
         for (path, text) in [(&source, source_text), (&header, HEADER)] {

@@ -1,5 +1,6 @@
 //! `outlast bench snapshot`: taking and restoring a snapshot, against dd on the same file system.
 
+use super::interrupt::on_interrupt;
 use super::{BenchArgs, Row, expect_ok, publish};
 use crate::quantity;
 use crate::report::say;
@@ -96,6 +97,10 @@ impl SnapshotBench {
         );
         let scratch = Scratch(self.folder.join(format!("outlast-bench-{}", std::process::id())));
         std::fs::create_dir_all(&scratch.0).with_context(|| scratch.0.display().to_string())?;
+        let left = scratch.0.clone();
+        let _removed = on_interrupt(move || {
+            let _ = std::fs::remove_dir_all(&left);
+        })?;
         let json = self.args.json.as_deref();
         let (mut ours, mut dd) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for round in 1..=self.rounds {

@@ -177,6 +177,13 @@ impl Hosts {
         index.map(address).with_context(|| format!("there are only {} hosts", self.count))
     }
 
+    /// Takes the hosts down from another thread, when this process is about to end without
+    /// dropping them.
+    pub(crate) fn taker_down(&self) -> impl Fn() + Send + 'static {
+        let (prefix, folder) = (self.prefix.clone(), self.folder.clone());
+        move || take_down(&prefix, &folder)
+    }
+
     /// The network of a host.
     pub(crate) fn network(&self, index: usize) -> Network {
         Network(Path::new("/var/run/netns").join(self.namespace(index as u16)))

@@ -162,6 +162,96 @@ pub(super) fn frame(
     html
 }
 
+/// The gutter of figures with values at their left.
+const WITH_VALUES: (u32, u32) = (58, 50);
+/// The gutter of figures that name their rows inside.
+const WITHOUT: (u32, u32) = (4, 0);
+
+/// A figure, for a page or as a picture of its own.
+pub(crate) struct Figure {
+    pub(super) label: String,
+    pub(super) legend: Legend,
+    pub(super) gutter: (u32, u32),
+    pub(super) labels: Vec<GutterLabel>,
+    pub(super) height: f64,
+    pub(super) inner: String,
+}
+
+/// What explains the marks of a figure.
+pub(super) enum Legend {
+    None,
+    /// The names of lines, in the order of their colours.
+    Lines(Vec<String>),
+    Latencies,
+}
+
+impl Figure {
+    fn plain(label: &str, legend: Legend, height: f64, inner: String) -> Figure {
+        let (label, labels) = (label.to_string(), Vec::new());
+        Figure { label, legend, gutter: WITHOUT, labels, height, inner }
+    }
+
+    /// The figure for a page, with its legend.
+    pub(crate) fn html(&self) -> String {
+        let frame = frame(&self.label, self.gutter, &self.labels, self.height, &self.inner);
+        self.legend.html() + &frame
+    }
+}
+
+impl Legend {
+    /// A mark of 16 by 14 pixels with its meaning, for each thing to explain.
+    pub(super) fn entries(&self) -> Vec<(String, String)> {
+        match self {
+            Legend::None => Vec::new(),
+            Legend::Lines(names) => {
+                let line = |(index, name): (usize, &String)| {
+                    let mark = format!(
+                        "<line x1=\"0\" x2=\"16\" y1=\"7\" y2=\"7\" stroke-width=\"3\" \
+                         style=\"stroke: var(--s{})\"/>",
+                        index % COLOURS
+                    );
+                    (mark, name.clone())
+                };
+                names.iter().enumerate().map(line).collect()
+            }
+            Legend::Latencies => LATENCY_MARKS
+                .map(|(mark, meaning)| (mark.to_string(), meaning.to_string()))
+                .to_vec(),
+        }
+    }
+
+    fn html(&self) -> String {
+        let entries = self.entries();
+        if entries.is_empty() {
+            return String::new();
+        }
+        let entry = |(mark, meaning): &(String, String)| {
+            format!("<span><svg>{mark}</svg>{}</span>", escape(meaning))
+        };
+        let entries = entries.iter().map(entry).collect::<String>();
+        format!("<div class=\"legend\">{entries}</div>\n")
+    }
+}
+
+/// The marks of a row of latencies.
+const LATENCY_MARKS: [(&str, &str); 3] = [
+    (
+        "<g style=\"stroke: var(--s5); fill: var(--s5)\"><rect class=\"box\" y=\"2\" width=\"16\" \
+         height=\"10\" rx=\"2\"/><line x1=\"8\" x2=\"8\" y1=\"0\" y2=\"14\" \
+         stroke-width=\"3\"/></g>",
+        "median and quartiles",
+    ),
+    (
+        "<line x1=\"1\" x2=\"15\" y1=\"7\" y2=\"7\" class=\"span\" style=\"stroke: var(--s5)\"/>",
+        "to p99",
+    ),
+    (
+        "<line x1=\"0\" x2=\"11\" y1=\"7\" y2=\"7\" opacity=\"0.5\" style=\"stroke: var(--s5)\"/>\
+         <circle cx=\"12\" cy=\"7\" r=\"3\" opacity=\"0.7\" style=\"fill: var(--s5)\"/>",
+        "to p99.9 and the longest",
+    ),
+];
+
 /// The attribute with the values that the page shows under the pointer.
 pub(super) fn values_attribute(
     from: f64,
@@ -179,6 +269,10 @@ pub(super) fn values_attribute(
 
 impl Series {
     pub(crate) fn html(&self) -> String {
+        self.figure().html()
+    }
+
+    pub(crate) fn figure(&self) -> Figure {
         const HEIGHT: f64 = 200.0;
         let values = self.lines.iter().flat_map(|(_, values)| values).copied();
         let most =
@@ -261,9 +355,10 @@ impl Series {
             svg,
             "<line class=\"axis\" x1=\"0\" x2=\"100%\" y1=\"{HEIGHT}\" y2=\"{HEIGHT}\"/>"
         );
-        let names: Vec<&str> = self.lines.iter().map(|(name, _)| name.as_str()).collect();
-        let html = if names.len() > 1 { legend_of_lines(&names) } else { String::new() };
-        html + &frame(&self.label, (58, 50), &labels, HEIGHT + AXIS, &svg)
+        let names = self.lines.iter().map(|(name, _)| name.clone()).collect();
+        let legend = if self.lines.len() > 1 { Legend::Lines(names) } else { Legend::None };
+        let label = self.label.clone();
+        Figure { label, legend, gutter: WITH_VALUES, labels, height: HEIGHT + AXIS, inner: svg }
     }
 }
 
@@ -276,7 +371,7 @@ pub(super) fn cross_mark(at: f64, y: f64) -> String {
 }
 
 /// Latencies on a logarithmic axis: a row for each contender, with its name above it.
-pub(crate) fn latencies(label: &str, rows: &[Latency]) -> String {
+pub(crate) fn latencies(label: &str, rows: &[Latency]) -> Figure {
     const ROW: f64 = 46.0;
     let all = rows.iter().flat_map(|row| [row.p25, row.p50, row.p99, row.p999, row.max]);
     let positive = all.filter(|value| *value > 0.0 && value.is_finite());
@@ -348,16 +443,8 @@ pub(crate) fn latencies(label: &str, rows: &[Latency]) -> String {
         }
         svg.push_str("</g>\n");
     }
-    let legend = "<div class=\"legend\"><span><svg style=\"stroke: var(--s5); fill: var(--s5)\">\
-                  <rect class=\"box\" y=\"2\" width=\"16\" height=\"10\" rx=\"2\"/>\
-                  <line x1=\"8\" x2=\"8\" y1=\"0\" y2=\"14\" stroke-width=\"3\"/></svg>\
-                  median and quartiles</span><span><svg><line x1=\"1\" \
-                  x2=\"15\" y1=\"7\" y2=\"7\" class=\"span\" \
-                  style=\"stroke: var(--s5)\"/></svg>to p99</span>\
-                  <span><svg><line x1=\"0\" x2=\"11\" y1=\"7\" y2=\"7\" opacity=\"0.5\" \
-                  style=\"stroke: var(--s5)\"/><circle cx=\"12\" cy=\"7\" r=\"3\" opacity=\"0.7\" \
-                  style=\"fill: var(--s5)\"/></svg>to p99.9 and the longest</span></div>\n";
-    legend.to_string() + &frame(label, (4, 0), &[], floor + AXIS, &svg)
+    let height = floor + AXIS;
+    Figure::plain(label, Legend::Latencies, height, svg)
 }
 
 /// A contender over a number: for each number a value.
@@ -367,7 +454,7 @@ pub(crate) struct Curve {
 }
 
 /// Values over a number, such as calls a second over callers; both axes are logarithmic.
-pub(crate) fn curves(label: &str, across: &str, of: &str, lines: &[Curve]) -> String {
+pub(crate) fn curves(label: &str, across: &str, of: &str, lines: &[Curve]) -> Figure {
     const HEIGHT: f64 = 280.0;
     let points = || lines.iter().flat_map(|line| &line.points).filter(|(_, value)| *value > 0.0);
     let mut numbers: Vec<f64> = points().map(|(number, _)| *number).collect();
@@ -439,22 +526,9 @@ pub(crate) fn curves(label: &str, across: &str, of: &str, lines: &[Curve]) -> St
         svg,
         "<line class=\"axis\" x1=\"0\" x2=\"100%\" y1=\"{HEIGHT}\" y2=\"{HEIGHT}\"/>"
     );
-    let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
-    legend_of_lines(&names) + &frame(label, (58, 50), &labels, HEIGHT + AXIS, &svg)
-}
-
-fn legend_of_lines(names: &[&str]) -> String {
-    let mut html = String::from("<div class=\"legend\">");
-    for (index, name) in names.iter().enumerate() {
-        let _ = write!(
-            html,
-            "<span><svg><line x1=\"0\" x2=\"16\" y1=\"7\" y2=\"7\" stroke-width=\"3\" \
-             style=\"stroke: var(--s{})\"/></svg>{}</span>",
-            index % COLOURS,
-            escape(name)
-        );
-    }
-    html + "</div>\n"
+    let legend = Legend::Lines(lines.iter().map(|line| line.name.clone()).collect());
+    let (label, height) = (label.to_string(), HEIGHT + AXIS);
+    Figure { label, legend, gutter: WITH_VALUES, labels, height, inner: svg }
 }
 
 /// A contender with a single value.
@@ -465,7 +539,7 @@ pub(crate) struct Bar {
 }
 
 /// A bar for each contender, with its name above it.
-pub(crate) fn bars(label: &str, rows: &[Bar]) -> String {
+pub(crate) fn bars(label: &str, rows: &[Bar]) -> Figure {
     const ROW: f64 = 42.0;
     let most = rows.iter().map(|row| row.value).fold(1e-9, f64::max);
     let mut svg = String::new();
@@ -487,7 +561,7 @@ pub(crate) fn bars(label: &str, rows: &[Bar]) -> String {
             index % COLOURS
         );
     }
-    frame(label, (4, 0), &[], ROW * rows.len().max(1) as f64 + 6.0, &svg)
+    Figure::plain(label, Legend::None, ROW * rows.len().max(1) as f64 + 6.0, svg)
 }
 
 /// A range of a figure of counts: its beginning, its whole name, and a count for each group.
@@ -562,7 +636,7 @@ pub(crate) fn columns(label: &str, groups: &[(&str, &str)], ranges: &[Range]) ->
             escape(group)
         );
     }
-    html + "</div>\n" + &frame(label, (58, 50), &labels, HEIGHT + AXIS, &svg)
+    html + "</div>\n" + &frame(label, WITH_VALUES, &labels, HEIGHT + AXIS, &svg)
 }
 
 #[cfg(test)]
@@ -608,22 +682,22 @@ mod tests {
                 remark: String::new(),
                 colour: 9,
             };
-            let html = latencies("l", &[row]);
+            let html = latencies("l", &[row]).html();
             assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
         }
-        assert!(!latencies("l", &[]).contains("NaN"));
+        assert!(!latencies("l", &[]).html().contains("NaN"));
         assert!(!columns("l", &[("a", "--s0")], &[]).contains("NaN"));
         for points in [vec![], vec![(1.0, 0.0)], vec![(4.0, 7.0)], vec![(1.0, 1e9), (64.0, 2.0)]] {
             let line = Curve { name: "<a>".into(), points };
-            let html = curves("l", "callers", "calls/s", &[line]);
+            let html = curves("l", "callers", "calls/s", &[line]).html();
             assert!(!html.contains("NaN") && !html.contains("inf"), "{html}");
             assert!(html.contains("&lt;a&gt;"), "{html}");
         }
         for value in [0.0, 1.0, 1e12] {
             let bar = Bar { name: "<b>".into(), value, text: "t".into() };
-            let html = bars("l", &[bar]);
+            let html = bars("l", &[bar]).html();
             assert!(!html.contains("NaN") && html.contains("&lt;b&gt;"), "{html}");
         }
-        assert!(!bars("l", &[]).contains("NaN"));
+        assert!(!bars("l", &[]).html().contains("NaN"));
     }
 }

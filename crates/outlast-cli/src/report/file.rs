@@ -43,10 +43,15 @@ impl ReportFile {
     /// Writes the page to a new file beside the report, then renames it. An error leaves no file
     /// and no part of a report behind.
     pub(crate) fn write(&self, page: &Page) -> anyhow::Result<()> {
+        self.write_text(&page.html())
+    }
+
+    /// Writes a page that is a text already, in the same way.
+    pub(crate) fn write_text(&self, text: &str) -> anyhow::Result<()> {
         let doing = || format!("writing the report {}", self.path.display());
         let (mut file, temporary) = self.make_temporary().with_context(doing)?;
         let written = file
-            .write_all(page.html().as_bytes())
+            .write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
             .and_then(|()| std::fs::rename(&temporary, &self.path));
         if written.is_err() {

@@ -1,9 +1,9 @@
 //! The machine and the command of a run, as reports name them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine of a run.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) processor: String,

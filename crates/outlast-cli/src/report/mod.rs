@@ -7,6 +7,7 @@
 //! | [`page`] | a self-contained page: facts, sections, tables, machine, command |
 //! | [`timeline`] | lanes of members with kills, stops, detection, stalls and repair |
 //! | [`figures`] | values over time, latencies, and counts |
+//! | [`picture`] | figures as a picture for documents |
 //! | [`machine`] | the machine and the command of a run |
 //!
 //! A figure is SVG whose horizontal positions are percentages. So a page fits into every width, and
@@ -16,6 +17,7 @@ pub(crate) mod figures;
 pub(crate) mod file;
 pub(crate) mod machine;
 pub(crate) mod page;
+pub(crate) mod picture;
 pub(crate) mod timeline;
 
 use anyhow::Context;
@@ -24,8 +26,7 @@ use std::path::Path;
 
 /// Writes a report as JSON to `path`, where `-` is standard output.
 pub(crate) fn write_json(path: &Path, report: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(report).context("writing the report as JSON")?;
-    text.push('\n');
+    let text = json(report).context("writing the report as JSON")?;
     match path == Path::new("-") {
         true => std::io::stdout()
             .lock()
@@ -33,6 +34,29 @@ pub(crate) fn write_json(path: &Path, report: &impl serde::Serialize) -> anyhow:
             .context("writing to standard output"),
         false => std::fs::write(path, text).with_context(|| format!("writing {}", path.display())),
     }
+}
+
+/// A report as JSON. Each element of a list of the report is a line, so that a report is small and
+/// two of them can be compared line by line.
+fn json(report: &impl serde::Serialize) -> serde_json::Result<String> {
+    let mut text = String::from("{\n");
+    let fields = match serde_json::to_value(report)? {
+        serde_json::Value::Object(fields) => fields,
+        other => return Ok(format!("{other:#}\n")),
+    };
+    let count = fields.len();
+    for (number, (name, value)) in fields.into_iter().enumerate() {
+        let value = match value {
+            serde_json::Value::Array(items) if !items.is_empty() => {
+                let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+                format!("[\n    {}\n  ]", items.join(",\n    "))
+            }
+            value => value.to_string(),
+        };
+        let comma = if number + 1 < count { "," } else { "" };
+        text += &format!("  \"{name}\": {value}{comma}\n");
+    }
+    Ok(text + "}\n")
 }
 
 /// Writes a line for people: to standard output, or to standard error if standard output is for

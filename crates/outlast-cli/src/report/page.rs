@@ -14,6 +14,24 @@ pub(crate) struct Page {
     sections: Vec<Section>,
     repeat: Option<String>,
     versions: Vec<(String, String)>,
+    made: Made,
+}
+
+/// When, where and how the measurements of a page were made.
+pub(crate) struct Made {
+    pub(crate) date: String,
+    pub(crate) command: String,
+    pub(crate) machine: Machine,
+    /// The version of Outlast.
+    pub(crate) version: String,
+}
+
+impl Made {
+    /// By this command.
+    pub(crate) fn now() -> Made {
+        let (date, command, machine) = (now(), command_line(), Machine::this());
+        Made { date, command, machine, version: env!("CARGO_PKG_VERSION").into() }
+    }
 }
 
 /// A part of a page with a headline: a sentence, then figures with their tables.
@@ -45,8 +63,15 @@ impl Page {
             facts: Vec::new(),
             sections: Vec::new(),
             repeat: None,
-            versions: vec![("Outlast".into(), env!("CARGO_PKG_VERSION").into())],
+            versions: Vec::new(),
+            made: Made::now(),
         }
+    }
+
+    /// Says that another command has made the measurements.
+    pub(crate) fn made(mut self, made: Made) -> Page {
+        self.made = made;
+        self
     }
 
     /// The verdict below the title, and whether it is good.
@@ -128,12 +153,9 @@ impl Page {
 
     /// The command, the machine and the versions.
     fn add_origin(&self, page: &mut String) {
-        let machine = Machine::this();
-        let _ = write!(
-            page,
-            "<footer>\n<h2>How this was made</h2>\n<pre>{}</pre>\n",
-            escape(&command_line())
-        );
+        let Made { date, command, machine, version } = &self.made;
+        let _ =
+            write!(page, "<footer>\n<h2>How this was made</h2>\n<pre>{}</pre>\n", escape(command));
         if let Some(repeat) = &self.repeat {
             let _ = write!(
                 page,
@@ -142,10 +164,11 @@ impl Page {
             );
         }
         let mut rows = vec![
-            ("Date".to_string(), now()),
+            ("Date".to_string(), date.clone()),
             ("Processor".to_string(), format!("{} cores, {}", machine.cores, machine.processor)),
             ("Memory".to_string(), format!("{} available", human_bytes(machine.memory_bytes))),
-            ("Linux".to_string(), machine.kernel),
+            ("Linux".to_string(), machine.kernel.clone()),
+            ("Outlast".to_string(), version.clone()),
         ];
         rows.extend(self.versions.iter().cloned());
         page.push_str("<dl>\n");

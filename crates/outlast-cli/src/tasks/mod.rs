@@ -9,9 +9,9 @@ mod timeline;
 
 use crate::hosts::EngineArgs;
 use crate::quantity::{self, EngineName};
+use crate::report::file::{ReportFile, report_file};
 use crate::report::{say, write_json};
 use crate::usage_error;
-use anyhow::Context;
 use clap::Args;
 use member::{Counted, Order};
 use outlast::MemberId;
@@ -110,8 +110,8 @@ pub(crate) struct TasksCommand {
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
     /// Write a page with a lane for each member to this file
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_parser = report_file)]
+    report: Option<ReportFile>,
 }
 
 /// The report of a run.
@@ -219,9 +219,6 @@ impl TasksCommand {
         if self.hosts.is_some() && self.engine == Engine::Sim {
             usage_error("tasks", "--hosts goes with --engine mpi");
         }
-        if let Some(path) = &self.report {
-            std::fs::write(path, "").with_context(|| format!("writing {}", path.display()))?;
-        }
         let n = self.n.unwrap_or(self.program.size());
         let expected = match self.program.expected(n, self.seed) {
             Ok(expected) => expected,
@@ -247,9 +244,8 @@ impl TasksCommand {
         if let Some(path) = self.json.as_deref() {
             write_json(path, &report)?;
         }
-        if let Some(path) = &self.report {
-            std::fs::write(path, page::html(&report, &timeline))
-                .with_context(|| format!("writing {}", path.display()))?;
+        if let Some(file) = &self.report {
+            file.write_text(&page::html(&report, &timeline))?;
         }
         Ok(report.ok)
     }
@@ -429,7 +425,7 @@ impl TasksCommand {
             ),
         );
         if let Some(path) = &self.report {
-            say(json, format_args!("         the page is in {}", path.display()));
+            say(json, format_args!("         the page is in {}", path.path().display()));
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::TasksReport;
 use super::timeline::{Doing, Lane, Move, Timeline};
+use crate::report::page::Made;
 use serde_json::json;
 use std::fmt::Write;
 
@@ -42,13 +43,17 @@ pub(super) fn html(report: &TasksReport, timeline: &Timeline) -> String {
         page += &deaths(report);
     }
     page += &counts(report, timeline);
+    let Made { date, machine, version, .. } = Made::now();
     let _ = write!(
         page,
         "<section>\n<h2>The command</h2>\n<pre>{}</pre>\n</section>\n\
-         <footer>outlast {}; the numbers of this page are those of --json</footer>\n</main>\n\
+         <footer>{} cores, {}, Linux {}; {date}; outlast {version}; the numbers of this page are \
+         those of --json</footer>\n</main>\n\
          <div id=\"tip\"></div>\n<script>\n{}</script>\n</html>\n",
         escape(&report.command),
-        env!("CARGO_PKG_VERSION"),
+        machine.cores,
+        escape(&machine.processor),
+        escape(&machine.kernel),
         include_str!("page.js")
     );
     page

@@ -49,7 +49,11 @@ impl MemberSet {
 
     /// The members `0..count`.
     pub fn first(count: usize) -> MemberSet {
-        (0..count as u32).map(MemberId).collect()
+        let mut words = vec![u64::MAX; count / 64];
+        if !count.is_multiple_of(64) {
+            words.push((1 << (count % 64)) - 1);
+        }
+        MemberSet { words }
     }
 
     /// Adds a member; returns whether it was new.
@@ -207,6 +211,14 @@ mod tests {
         assert_eq!(members.len(), 4);
         assert!(members.contains(MemberId(64)) && !members.contains(MemberId(65)));
         assert_eq!(members.to_string(), "{3, 63, 64, 200}");
+    }
+
+    #[test]
+    fn the_first_members_are_a_set_as_if_they_had_been_inserted() {
+        for count in [0, 1, 63, 64, 65, 128, 200] {
+            let inserted: MemberSet = (0..count as u32).map(MemberId).collect();
+            assert_eq!(MemberSet::first(count), inserted, "{count}");
+        }
     }
 
     #[test]

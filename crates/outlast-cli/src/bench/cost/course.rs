@@ -2,7 +2,7 @@
 
 use super::super::Row;
 use super::{Plan, WRITERS};
-use crate::report::figures::{Series, time};
+use crate::report::figures::{Figure, Series, time};
 use crate::report::page::{Section, Table};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub(super) struct Record {
 /// A run in which a process was killed. Times are from the kill on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::bench) struct Course {
-    pub(super) contender: String,
+    pub(in crate::bench) contender: String,
     processes: usize,
     acked: u64,
     lost: u64,
@@ -49,6 +49,13 @@ pub(in crate::bench) struct Course {
     pub(super) version: Option<(String, String)>,
     /// How the contender was set up.
     pub(super) remark: String,
+    /// How many runs there were, with a kill each; the acknowledged and the lost writes of all.
+    #[serde(default)]
+    kills: u64,
+    #[serde(default)]
+    acked_in_all: u64,
+    #[serde(default)]
+    lost_in_all: u64,
 }
 
 /// Into how many parts the time of a figure is divided.
@@ -104,7 +111,19 @@ impl Course {
             others_per_s: rates(false),
             version,
             remark: remark.into(),
+            kills: 1,
+            acked_in_all: record.writes.len() as u64,
+            lost_in_all: record.lost,
         }
+    }
+
+    /// The first run, with the counts of all runs of the contender.
+    pub(super) fn first_of(courses: Vec<Course>) -> Option<Course> {
+        let sum = |of: fn(&Course) -> u64| courses.iter().map(of).sum();
+        let (kills, acked_in_all, lost_in_all) =
+            (sum(|course| course.kills), sum(|course| course.acked), sum(|course| course.lost));
+        let first = courses.into_iter().next()?;
+        Some(Course { kills, acked_in_all, lost_in_all, ..first })
     }
 
     /// The run in a line.
@@ -137,7 +156,7 @@ impl Course {
         self.complete_ns.map_or("not in this run".into(), |ns| time(ns as f64))
     }
 
-    fn figure(&self) -> String {
+    pub(in crate::bench) fn figure(&self) -> Figure {
         let mut lines = vec![("affected keys".to_string(), self.affected_per_s.clone())];
         if self.others_after_ns.is_some() {
             lines.push(("other keys".into(), self.others_per_s.clone()));
@@ -161,14 +180,14 @@ impl Course {
             // Writes that were due during a pause are made up for at a much higher rate.
             most: Some(1.6 * self.due_per_s.max(1.0)),
         };
-        series.html()
+        series.figure()
     }
 }
 
 /// The rows of a contender, with a sample for each kill.
 pub(super) fn rows(courses: &[Course]) -> Vec<Row> {
     let Some(first) = courses.first() else { return Vec::new() };
-    let row = |what: &str, time: fn(&Course) -> Option<u64>| {
+    let row = |what: &str, time: TimeOf| {
         let samples: Vec<u64> = courses.iter().filter_map(time).collect();
         let row = Row {
             what: format!("{FAILURE}{what}"),
@@ -179,21 +198,24 @@ pub(super) fn rows(courses: &[Course]) -> Vec<Row> {
         };
         (!samples.is_empty()).then(|| row.with_samples(samples))
     };
-    [
-        row("first write of an affected key", |course| course.first_affected_ns),
-        row("longest stall of other writes", |course| course.others_after_ns),
-        row("all copies back", |course| course.complete_ns),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    TIMES.iter().filter_map(|(what, time)| row(what, *time)).collect()
 }
+
+type TimeOf = fn(&Course) -> Option<u64>;
+
+/// What is measured at each kill.
+const TIMES: [(&str, TimeOf); 3] = [
+    ("first write of an affected key", |course| course.first_affected_ns),
+    ("longest stall of other writes", |course| course.others_after_ns),
+    ("all copies back", |course| course.complete_ns),
+];
 
 /// What the names of these measurements begin with. A page shows them in the table of the runs.
 pub(in crate::bench) const FAILURE: &str = "failure, ";
 
-/// The runs of all contenders, as a section of a page: writes over time, one above the other.
-pub(in crate::bench) fn sections(courses: &[Course]) -> Option<Section> {
+/// The runs of all contenders, as a section of a page: writes over time, one above the other. The
+/// rows are those of all kills.
+pub(in crate::bench) fn sections(courses: &[Course], rows: &[Row]) -> Option<Section> {
     if courses.is_empty() {
         return None;
     }
@@ -202,7 +224,7 @@ pub(in crate::bench) fn sections(courses: &[Course]) -> Option<Section> {
                 count from the moment at which a write was due.";
     let mut section = Section::new("What a failure costs", text);
     for course in courses {
-        section = section.headline(&course.contender).figure(&course.figure());
+        section = section.headline(&course.contender).figure(&course.figure().html());
     }
     let mut table = Table::new(
         1,
@@ -236,7 +258,39 @@ pub(in crate::bench) fn sections(courses: &[Course]) -> Option<Section> {
             course.complete(),
         ]);
     }
-    Some(section.table(&table))
+    section = section.table(&table);
+    if courses.iter().any(|course| course.kills > 1) {
+        section = section.headline("All kills").table(&table_of_all(courses, rows));
+    }
+    Some(section)
+}
+
+/// The median and the longest time over all kills of each contender.
+fn table_of_all(courses: &[Course], rows: &[Row]) -> Table {
+    let mut header = vec!["contender", "kills", "acknowledged", "lost"];
+    header.extend(TIMES.iter().flat_map(|(name, _)| [*name, "longest"]));
+    let mut table = Table::new(1, &header);
+    for (index, course) in courses.iter().enumerate() {
+        if course.version.is_none() {
+            table.ours.push(index);
+        }
+        if course.lost_in_all > 0 {
+            table.bad.push(index);
+        }
+        let counts = [course.kills, course.acked_in_all, course.lost_in_all];
+        let mut cells = vec![course.contender.clone()];
+        cells.extend(counts.map(|count| count.to_string()));
+        for (name, _) in TIMES {
+            let is_it = |row: &&Row| {
+                row.contender == course.contender && row.what.strip_prefix(FAILURE) == Some(name)
+            };
+            let times = rows.iter().find(is_it).map(|row| [row.p50_ns, row.max_ns]);
+            let text = |ns: u64| time(ns as f64);
+            cells.extend(times.map_or([String::new(), String::new()], |times| times.map(text)));
+        }
+        table.rows.push(cells);
+    }
+    table
 }
 
 #[cfg(test)]
@@ -281,6 +335,29 @@ mod tests {
         let never = Record { writes: Vec::new(), killed_ns: 5, complete_ns: None, lost: 0 };
         let never = Course::new("a store", 4, &plan, &never, None, "");
         assert!(never.line().contains("not in this run"), "{}", never.line());
-        assert!(rows(std::slice::from_ref(&never)).is_empty() && sections(&[never]).is_some());
+        assert!(rows(std::slice::from_ref(&never)).is_empty());
+        assert!(sections(&[never], &[]).is_some());
+    }
+
+    #[test]
+    fn several_kills_are_counted_together() {
+        let plan = Plan {
+            length: Duration::from_nanos(2_400),
+            period: Duration::from_nanos(100),
+            size: 64,
+        };
+        let course = |acked_ns: u64, lost: u64| {
+            let writes = vec![write(true, 1_700, acked_ns), write(false, 1_700, acked_ns)];
+            let record = Record { writes, killed_ns: 1_600, complete_ns: None, lost };
+            Course::new("a store", 4, &plan, &record, None, "")
+        };
+        let courses = vec![course(1_800, 0), course(1_900, 1), course(2_000, 1)];
+        let rows = rows(&courses);
+        let first = Course::first_of(courses).expect("there is one");
+        assert_eq!((first.kills, first.acked_in_all, first.lost_in_all), (3, 6, 2));
+        assert_eq!((first.first_affected_ns, first.lost), (Some(200), 0));
+        let table = table_of_all(&[first], &rows);
+        assert_eq!(table.rows[0][1..6], ["3", "6", "2", "300\u{a0}ns", "400\u{a0}ns"]);
+        assert_eq!(table.bad, [0]);
     }
 }

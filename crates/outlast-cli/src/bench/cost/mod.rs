@@ -156,7 +156,7 @@ impl FailureBench {
                 origin.remarks.push(course.remark.clone());
             }
             // A figure for the first kill of each contender is enough.
-            origin.courses.extend(courses.into_iter().next());
+            origin.courses.extend(Course::first_of(courses));
         }
         publish_with(&self.args, rows, &origin)?;
         Ok(true)

@@ -25,7 +25,7 @@ use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use outlast::MemberId;
 use outlast::launch::{Launch, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) use commands::check_seconds;
 pub(crate) use commands::{MixedBench, RateBench, ThroughputBench};
@@ -173,16 +173,12 @@ fn measure(
         for row in &mut rows[first..] {
             row.ratio = Some(row.p50_ns as f64 / floor as f64);
         }
-        let (size, callers) = (crate::quantity::human_bytes(case.size as u64), case.callers);
-        say(
-            args.json.as_deref(),
-            format_args!(
-                "{} of {}: {}, {size}, {callers} callers",
-                number + 1,
-                cases.len(),
-                case.what
-            ),
-        );
+        let (size, all) = (crate::quantity::human_bytes(case.size as u64), cases.len());
+        let callers = commands::callers_text(case.callers);
+        let callers =
+            if case.what.ends_with(&callers) { "".into() } else { format!(", {callers}") };
+        let line = format_args!("{} of {all}: {}, {size}{callers}", number + 1, case.what);
+        say(args.json.as_deref(), line);
     }
     Ok(rows)
 }
@@ -240,8 +236,15 @@ pub(super) fn start_peers(
         if names[..index].contains(&name) {
             continue;
         }
+        let begin = Instant::now();
         match Peer::start(name, copies(name), place) {
-            Ok(peer) => peers.push(peer),
+            Ok(peer) => {
+                let (title, version) = (name.title(), &peer.version);
+                let took = begin.elapsed().as_secs_f64();
+                let line = format_args!("{title} {version} has started in {took:.1} s");
+                say(args.json.as_deref(), line);
+                peers.push(peer);
+            }
             Err(error) => {
                 let line = format!("left out: {}: {error:#}", name.title());
                 say(args.json.as_deref(), &line);

@@ -13,8 +13,10 @@ const EXAMPLES: &str = "\
 The published store over MPI RMA was compared with Hazelcast in a figure: puts with 6 replicas, and
 40 processes on a node. This command makes that figure with Outlast: first a single process puts
 while the others lend memory, then all processes put at once. Hazelcast has 6 synchronous backups,
-the most that it has, in 7 Java machines; its callers are threads inside them, as many as Outlast
-has calling processes. Each caller makes a put when its last has returned. With more callers than
+the most that it has, in 7 members, so that each value is at every member. On few cores the members
+share Java machines, as many as there are cores, and the report says how many. Its callers are
+threads inside them, as many as Outlast has calling processes. Each caller makes a put when its last
+has returned. With more callers than
 cores the times include waits for the scheduler, for either side.
 
 Examples:
@@ -102,12 +104,13 @@ impl PosterBench {
         if !peers.is_empty() {
             remarks.insert(0, COMPARED.into());
         }
-        if peers.iter().any(|peer| peer.name == PeerName::Hazelcast) {
+        if let Some(peer) = peers.iter().find(|peer| peer.name == PeerName::Hazelcast) {
             remarks.push(format!(
-                "Hazelcast has {replicas} synchronous backups of each value in {} Java machines; \
-                 its callers are threads inside them. Outlast has {replicas} replicas among \
-                 {members} processes; its callers are those processes.",
-                replicas + 1
+                "Hazelcast has {replicas} synchronous backups of each value: {} members in {} Java \
+                 machines; its callers are threads inside them. Outlast has {replicas} replicas \
+                 among {members} processes; its callers are those processes.",
+                replicas + 1,
+                peer.processes()
             ));
         }
         let rows = measure(&cases, &mut peers, self.seconds, &self.args)?;

@@ -144,10 +144,11 @@ impl Peer {
     pub(super) fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
         let measured = self.client.measure(load);
         // The reason that a server gave tells more than the connection that it has closed.
-        let reason = self.servers.check().err();
-        measured
-            .map_err(|error| reason.unwrap_or(error))
-            .with_context(|| format!("{} failed or ended under load", self.name.title()))
+        let measured = match measured {
+            Ok(samples) => self.servers.check().map(|()| samples),
+            Err(error) => Err(self.servers.reason().unwrap_or(error)),
+        };
+        measured.with_context(|| format!("{} failed or ended under load", self.name.title()))
     }
 
     /// The bytes that the peer takes for its values.

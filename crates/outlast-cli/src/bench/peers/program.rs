@@ -80,8 +80,9 @@ impl Program {
     }
 }
 
-/// Has programs carry out a load together: a single caller in the last, or all in equal parts.
-fn measure(programs: &mut [Program], load: &Load) -> anyhow::Result<Vec<u64>> {
+/// Has programs carry out a load together: a single caller in the last, or all, each with as many
+/// callers as its part of the members.
+fn measure(programs: &mut [Program], members: &[usize], load: &Load) -> anyhow::Result<Vec<u64>> {
     let call = match load.call {
         Call::Put => "put",
         Call::Get => "get",
@@ -91,10 +92,13 @@ fn measure(programs: &mut [Program], load: &Load) -> anyhow::Result<Vec<u64>> {
     programs[last].ask(&format!("fill {} {}", load.size, load.keys))?;
     let filled = programs[last].line(LIMIT)?;
     ensure!(filled == "filled", "the program said {filled:?}");
-    let programs = if load.callers == 1 { &mut programs[last..] } else { programs };
-    let (count, mut first) = (programs.len(), 0);
-    for (number, program) in programs.iter_mut().enumerate() {
-        let callers = (number + 1) * load.callers / count - first;
+    let from = if load.callers == 1 { last } else { 0 };
+    let (programs, members) = (&mut programs[from..], &members[from..]);
+    let all_members: usize = members.iter().sum();
+    let (mut members_before, mut first) = (0, 0);
+    for (program, members) in programs.iter_mut().zip(members) {
+        members_before += members;
+        let callers = members_before * load.callers / all_members - first;
         let (length, all) = (load.length.as_nanos(), load.callers);
         let period = load.period.map_or(0, |period| period.as_nanos());
         let (size, keys) = (load.size, load.keys);
@@ -112,15 +116,31 @@ fn measure(programs: &mut [Program], load: &Load) -> anyhow::Result<Vec<u64>> {
     Ok(samples)
 }
 
-/// The members of a Hazelcast cluster. The last is the caller, if there is a single caller.
+/// The members of a Hazelcast cluster in their Java machines. The last machine has the caller, if
+/// there is a single caller.
 pub(in crate::bench) struct Hazelcast {
     programs: Vec<Program>,
+    /// How many members each machine has.
+    members: Vec<usize>,
     addresses: Vec<SocketAddr>,
     pub(in crate::bench) version: String,
 }
 
+/// The most Hazelcast members of which each has a Java machine of its own.
+const MACHINES_MAX: usize = 4;
+
+/// How many Java machines a Hazelcast cluster has. Many machines on few cores would measure how
+/// often they interrupt each other: then there are as many as there are cores, and at least two, so
+/// that members also talk between processes.
+fn machines_for(members: usize, place: &Place<'_>) -> usize {
+    if place.is_far() || members <= MACHINES_MAX {
+        return members;
+    }
+    std::thread::available_parallelism().map_or(2, usize::from).clamp(2, members)
+}
+
 impl Hazelcast {
-    /// Starts members, each a Java machine, and warms them up.
+    /// Starts members in Java machines, and warms them up.
     pub(in crate::bench) fn start(
         members: usize,
         backups: usize,
@@ -152,19 +172,24 @@ impl Hazelcast {
         // The caller is on the first host.
         let addresses: Vec<SocketAddr> = addresses.rev().collect::<anyhow::Result<_>>()?;
         let list = addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
-        let mut programs = Vec::new();
-        for (number, address) in addresses.iter().enumerate() {
-            let mut command = place.command(members - 1 - number, &java)?;
+        let machines = machines_for(members, place);
+        let (mut programs, mut counts, mut first) = (Vec::new(), Vec::new(), 0);
+        for machine in 0..machines {
+            let end = (machine + 1) * members / machines;
+            let mut command = place.command(machines - 1 - machine, &java)?;
             command.args(JAVA_OPTIONS).args(["-cp", &class_path, "peer.Member"]);
-            command.args([members.to_string(), backups.to_string(), address.to_string()]);
-            command.arg(&list);
+            let own = addresses[first..end].iter().map(SocketAddr::to_string);
+            let own = own.collect::<Vec<_>>().join(",");
+            command.args([members.to_string(), backups.to_string(), own]).arg(&list);
             programs.push(Program::start(&mut servers, command)?);
+            counts.push(end - first);
+            first = end;
         }
         let mut version = String::new();
         for program in &programs {
             version = program.version(&mut servers)?;
         }
-        let mut hazelcast = Hazelcast { programs, addresses, version };
+        let mut hazelcast = Hazelcast { programs, members: counts, addresses, version };
         for call in [Call::Put, Call::Get] {
             let length = Duration::from_nanos(WARM_UP_NS);
             let (size, keys, callers) = (64, 1024, members);
@@ -198,7 +223,7 @@ impl Hazelcast {
 
 impl Client for Hazelcast {
     fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
-        measure(&mut self.programs, load)
+        measure(&mut self.programs, &self.members, load)
     }
 
     fn memory(&mut self) -> anyhow::Result<Option<u64>> {
@@ -223,7 +248,7 @@ struct Single([Program; 1]);
 
 impl Client for Single {
     fn measure(&mut self, load: &Load) -> anyhow::Result<Vec<u64>> {
-        measure(&mut self.0, load)
+        measure(&mut self.0, &[1], load)
     }
 }
 

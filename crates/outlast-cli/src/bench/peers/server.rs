@@ -2,6 +2,7 @@
 //! interrupted or killed: each begins as this program, which asks the kernel for that and then
 //! becomes the server. Their files are in a folder in memory, if there is one.
 
+use crate::bench::interrupt::{OnInterrupt, on_interrupt};
 use crate::hosts::{Hosts, Network};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -172,6 +173,18 @@ impl Servers {
         Ok(())
     }
 
+    /// Why a server has ended that has just closed a connection, if it has ended.
+    pub(super) fn reason(&mut self) -> Option<anyhow::Error> {
+        // The kernel closes the connection some time before the end can be seen.
+        for _ in 0..50 {
+            if let Err(reason) = self.check() {
+                return Some(reason);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
     /// Connects to the socket of a server that is starting.
     pub(super) fn connect(&mut self, socket: &Path) -> anyhow::Result<UnixStream> {
         let until = Instant::now() + START;
@@ -200,7 +213,7 @@ pub(super) fn free_port() -> anyhow::Result<u16> {
 /// The folder of all peers of this process. An interruption removes it; what a killed benchmark
 /// left is removed by the next.
 fn folder_of_peers() -> anyhow::Result<PathBuf> {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    static FOLDER: OnceLock<OnInterrupt> = OnceLock::new();
     const PREFIX: &str = "bench-peers-";
     let base = Some(PathBuf::from("/dev/shm")).filter(|base| base.is_dir());
     let base = base.unwrap_or_else(std::env::temp_dir);
@@ -208,7 +221,11 @@ fn folder_of_peers() -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     let mut builder = std::fs::DirBuilder::new();
     builder.mode(0o700).recursive(true).create(&folder)?;
-    if FOLDER.set(folder.clone()).is_ok() {
+    if FOLDER.get().is_none() {
+        let removed = folder.clone();
+        let _ = FOLDER.set(on_interrupt(move || {
+            let _ = std::fs::remove_dir_all(&removed);
+        })?);
         for entry in std::fs::read_dir(&base).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let pid = name.strip_prefix(PREFIX).filter(|pid| pid.parse::<u32>().is_ok());
@@ -216,16 +233,6 @@ fn folder_of_peers() -> anyhow::Result<PathBuf> {
                 let _ = std::fs::remove_dir_all(entry.path());
             }
         }
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let folder = folder.clone();
-        std::thread::spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                eprintln!("outlast: interrupted; the peers are ended");
-                let _ = std::fs::remove_dir_all(&folder);
-                std::process::exit(128 + signal);
-            }
-        });
     }
     Ok(folder)
 }

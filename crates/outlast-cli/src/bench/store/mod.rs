@@ -3,6 +3,7 @@
 
 mod member;
 
+use super::interrupt::on_interrupt;
 use super::load::{start_peers, versions_of};
 use super::peers::{Call, Load, Peer, PeerName, Place};
 use super::ping::{Ping, Pong};
@@ -276,6 +277,7 @@ fn run(
         .die_with_launcher(true)
         .output(Output::Capture);
     let (launch, hosts) = shape.engine_args.prepare(launch, members)?;
+    let _taken_down = hosts.as_ref().map(|hosts| on_interrupt(hosts.taker_down())).transpose()?;
     let place = hosts.as_ref().map_or(Place::Here, Place::Hosts);
     let mut against = Vec::new();
     let peers = start_peers(&options.peers, |_| replicas, &place, &args, &mut against);
@@ -305,6 +307,11 @@ fn run(
     expect_ok(&outcome)?;
     measure_theirs(&mut options.others, hosts.as_ref())?;
     let output = running.output(MemberId(0));
+    // Together with calls on one machine these are measurements of another kind.
+    let title = match shape.engine_args.hosts {
+        Some(hosts) if is_far => format!("{what}, {hosts} hosts"),
+        _ => what.to_string(),
+    };
     let mut rows = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let mut fields = line.split('\t');
@@ -315,7 +322,7 @@ fn run(
         };
         let samples: Result<Vec<u64>, _> = samples.split(' ').map(str::parse).collect();
         let row = Row {
-            what: what.into(),
+            what: title.clone(),
             engine: shape.engine_args.engine.to_string(),
             members,
             replicas: Some(replicas),
@@ -332,7 +339,7 @@ fn run(
                 _ => ("mpi", members, replicas),
             };
             let row = Row {
-                what: what.into(),
+                what: title.clone(),
                 engine: engine.into(),
                 members,
                 replicas: Some(replicas),

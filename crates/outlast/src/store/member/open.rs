@@ -289,6 +289,9 @@ impl StoreState {
                 Err(error) => return Err(engine_error(error)),
             }
         }
+        // Members before this one are dead, or their roots are known, and stay so: in a large job a
+        // scan of all members after each greeting would take most of the time.
+        let mut next = MemberId(0);
         loop {
             let bell = job.bell();
             let view = job.view();
@@ -300,14 +303,17 @@ impl StoreState {
             if self.stores.is_overtaken(self.address) {
                 return Ok(false);
             }
-            let Some(member) = view.living().find(|&member| !self.knows_root(member)) else {
+            while next.index() < job.members() && (!view.is_living(next) || self.knows_root(next)) {
+                next = MemberId(next.0 + 1);
+            }
+            if next.index() == job.members() {
                 return Ok(true);
-            };
+            }
             if job.has_ended() {
                 return Err(StoreError::Closed);
             }
             if job.now() >= until {
-                return Err(StoreError::Timeout { member, limit: job.time_limit() });
+                return Err(StoreError::Timeout { member: next, limit: job.time_limit() });
             }
             job.park(bell, until);
         }

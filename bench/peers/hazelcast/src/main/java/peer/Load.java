@@ -2,10 +2,11 @@ package peer;
 
 import com.hazelcast.map.IMap;
 import java.util.Arrays;
+import java.util.List;
 
-/** Calls of several threads, and the time of each. */
+/** Calls of several threads, in turn at the members of this machine, and the time of each. */
 final class Load {
-    private final IMap<String, byte[]> map;
+    private final List<IMap<String, byte[]>> maps;
     private final String call;
     private final int size;
     private final int keys;
@@ -15,8 +16,8 @@ final class Load {
     private final int all;
     private final long period;
 
-    Load(IMap<String, byte[]> map, String[] words) {
-        this.map = map;
+    Load(List<IMap<String, byte[]>> maps, String[] words) {
+        this.maps = maps;
         call = words[1];
         size = Integer.parseInt(words[2]);
         keys = Integer.parseInt(words[3]);
@@ -56,6 +57,7 @@ final class Load {
     }
 
     private long[] makeCalls(int caller, long begin, String[] names) {
+        IMap<String, byte[]> map = maps.get((caller - first) % maps.size());
         byte[] value = new byte[size];
         long[] samples = new long[1024];
         int count = 0;
