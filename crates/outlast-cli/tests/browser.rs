@@ -140,7 +140,7 @@ fn all_reports_are_whole_in_a_browser() {
         ("sim", &["sim", "--seeds", "0..10", "--kills", "2"]),
         ("tasks", &["tasks", "nqueens", "--n", "11", "--kills", "1", "--seed", "2"]),
         ("bench", &["bench", "put", "--seconds", "0.2"]),
-        ("growth", &["bench", "growth", "--members", "2,4", "--simulated", "4,8"]),
+        ("growth", &["bench", "growth", "--members", "2,4", "--simulated", "4,8,16"]),
         ("all", &["bench", "all", "--seconds", "0.2", "--parts", "throughput,memory,mixed"]),
         ("failure", &["bench", "failure", "--seconds", "3", "--kills", "2"]),
     ] {
