@@ -179,10 +179,10 @@ fn steps_on_three_hosts(with_mpi: &[&TestBinary]) -> anyhow::Result<Vec<Independ
     ])
 }
 
-/// What a release needs and a change does not: all reports in a browser, an installation that programs
-/// are built against, the guide as a book, the library for C under valgrind, the packages compiled,
-/// the Python package as users install it, and the licenses and known defects of the dependencies
-/// where `cargo deny` is installed.
+/// What a release needs and a change does not: all reports in a browser, an installation that
+/// programs are built against, the guide as a book, the library for C under valgrind, the packages
+/// compiled, the Python package as users install it, and the licenses and known defects of the
+/// dependencies where `cargo deny` is installed.
 fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
     check_python_package(gate)?;
     install::check(gate)?;

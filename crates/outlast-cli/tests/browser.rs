@@ -41,7 +41,7 @@ const look = (width, frame) => {
   found.drawn = drawn;
   found.empty = [...page.querySelectorAll(".plot > svg, svg.lanes")].filter((svg) => {
     const box = svg.getBoundingClientRect();
-    return box.width < 100 || box.height < 20 || svg.children.length < 3;
+    return box.width < 100 || box.height < 20 || svg.querySelectorAll("text, rect, line, path, circle").length < 3;
   }).length;
   found.plots = page.querySelectorAll(".plot > svg, svg.lanes").length;
   found.tips = [];
