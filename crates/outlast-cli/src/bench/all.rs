@@ -157,7 +157,7 @@ impl AllBench {
             Part::Detection => &["detection", "--kills", "15", "--map", "256M"],
             Part::Failover => &["failover", "--kills", "5"],
             Part::Repair => &["repair", "--kills", "2"],
-            Part::Growth => &["growth", "--seconds", &seconds],
+            Part::Growth => &["growth", "--simulated", "16,128,512", "--seconds", &seconds],
             Part::Memory => &["memory"],
             Part::Snapshot => &["snapshot", "--rounds", "2"],
             Part::Hosts => &HOSTS,

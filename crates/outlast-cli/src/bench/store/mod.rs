@@ -383,7 +383,8 @@ fn run(
                 Some(format!("{} at {size}", times(row.p50_ns as f64 / ours.p50_ns.max(1) as f64)))
             });
         let ratios: Vec<String> = ratios.collect();
-        against.push(format!("{} against a {by_handle}: {}", other.name(call), ratios.join(", ")));
+        let (name, ratios) = (other.name(call), ratios.join(", "));
+        against.push(format!("{title}: {name} against a {by_handle}: {ratios}"));
         if let Contender::Ping(ping) = other
             && options.kills > 0
         {
