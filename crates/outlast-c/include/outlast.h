@@ -35,9 +35,9 @@
  *   off: never because it is slow.
  *
  * Threads: several threads may use a job, a store, a communicator or a window at once, but not
- * while a call ends it. A key handle, a transaction, a lock guard, a recovery, a pin, a request and
- * region checkpoints must be used by a single thread at a time; a seat by the thread that its
- * function was called in.
+ * while a call ends it. A key handle, a transaction, a lock guard, a recovery, a pin, a pending
+ * get, a request and region checkpoints must be used by a single thread at a time; a seat by the
+ * thread that its function was called in.
  *
  * Handles: a job that was left and a store that was closed stay valid as arguments, and calls with
  * them return OUTLAST_CLOSED. Other handles must not be used after the call that frees them. A
@@ -169,10 +169,12 @@ typedef struct outlast_tx outlast_tx;
 typedef struct outlast_lock_guard outlast_lock_guard;
 typedef struct outlast_recovery outlast_recovery;
 typedef struct outlast_pin outlast_pin;
+typedef struct outlast_pending outlast_pending;
 typedef struct outlast_snapshots outlast_snapshots;
 typedef struct outlast_comm outlast_comm;
 typedef struct outlast_request outlast_request;
 typedef struct outlast_window outlast_window;
+typedef struct outlast_window_request outlast_window_request;
 
 /* The version of a value. The versions of a key only grow: by counter, then by writer. */
 typedef struct outlast_version {
@@ -377,6 +379,18 @@ int outlast_put_nb(const outlast_store *store, const void *key, size_t key_len, 
 /* Waits until every replica holds the values of all earlier calls of outlast_put_nb of this member.
  * Returns the first error of the calling thread since its last flush. */
 int outlast_flush(const outlast_store *store);
+/* Begins to read a key. The value is as of some moment between this call and the end of
+ * outlast_pending_get. */
+int outlast_get_nb(const outlast_store *store, const void *key, size_t key_len,
+                   outlast_pending **pending);
+/* Returns another value than 0 if outlast_pending_get would return at once. */
+int outlast_pending_is_ready(const outlast_pending *pending);
+/* Waits for the value and copies it as outlast_get does. A value that does not fit stays in the
+ * pending get: call again with a larger buffer. OUTLAST_OVER: the result was given already. */
+int outlast_pending_get(outlast_pending *pending, void *buffer, size_t capacity, size_t *len,
+                        outlast_version *version);
+/* Frees the pending get, at any time. */
+void outlast_pending_free(outlast_pending *pending);
 
 /* A key and a value, for outlast_put_all. */
 typedef struct outlast_pair {
@@ -429,6 +443,13 @@ int outlast_accept_loss_of(const outlast_store *store, const size_t *partitions,
  * lost: compare outlast_partition_of with outlast_lost_partitions. */
 int outlast_lost_keys(const outlast_store *store,
                       int (*visit)(void *context, const void *key, size_t key_len), void *context);
+/* Registers a function that is called after each death that leaves lost partitions, with all lost
+ * partitions, and with salvage the partitions with lost keys. It runs in a thread of the library
+ * and may call the store, except outlast_close, outlast_hand_over and outlast_leave; repair waits
+ * until it returns. The context stays valid as long as the process is a member. */
+int outlast_on_loss(const outlast_store *store,
+                    void (*listener)(void *context, const size_t *partitions, size_t count),
+                    void *context);
 /* Lists the lost partitions: no complete replica of them lives, and their loss is not accepted. */
 int outlast_lost_partitions(const outlast_store *store, size_t *partitions, size_t capacity,
                             size_t *count);
@@ -492,6 +513,9 @@ void outlast_pin_free(outlast_pin *pin);
  * that held the lock, or -1; abandoned may be NULL. */
 int outlast_lock(const outlast_store *store, const void *key, size_t key_len,
                  uint64_t milliseconds, outlast_lock_guard **guard, int64_t *abandoned);
+/* Stores the version of the lock's record, which grows from holder to holder: a fencing token, by
+ * which another system can refuse a former holder. */
+int outlast_lock_version(const outlast_lock_guard *guard, outlast_version *version);
 /* Releases the lock. The guard is freed in any case. */
 int outlast_unlock(outlast_lock_guard *guard);
 
@@ -503,6 +527,10 @@ int outlast_tx_begin(const outlast_store *store, outlast_tx **tx);
 /* Copies the value of a key as the transaction sees it. */
 int outlast_tx_get(outlast_tx *tx, const void *key, size_t key_len, void *buffer, size_t capacity,
                    size_t *len);
+/* Copies the value of a key without the changes of this transaction, and stores its version, which
+ * may be NULL. */
+int outlast_tx_get_before(outlast_tx *tx, const void *key, size_t key_len, void *buffer,
+                          size_t capacity, size_t *len, outlast_version *version);
 /* Puts a value when the transaction is committed. */
 int outlast_tx_put(outlast_tx *tx, const void *key, size_t key_len, const void *value, size_t len);
 /* Deletes a key when the transaction is committed. Returns OUTLAST_ABSENT if it does not exist. */
@@ -519,6 +547,10 @@ int outlast_tx_require(outlast_tx *tx, const void *key, size_t key_len,
                        const outlast_version *expected);
 /* Commits: all changes take effect together, or none does. */
 int outlast_tx_commit(outlast_tx *tx);
+/* Stores the version that a key got by the commit. Returns OUTLAST_ABSENT if the transaction has
+ * not put the key, or is not committed. */
+int outlast_tx_version(const outlast_tx *tx, const void *key, size_t key_len,
+                       outlast_version *version);
 /* Aborts: no change takes effect. */
 int outlast_tx_abort(outlast_tx *tx);
 /* Begins the work anew, in this transaction, after OUTLAST_ABORTED. */
@@ -702,6 +734,13 @@ int outlast_region_note(const outlast_regions *regions, void *buffer, size_t cap
  * was its rank when it was saved, or of all owners. */
 int outlast_region_read(const outlast_regions *regions, uint32_t owner, const char *name,
                         uint64_t offset, void *buffer, size_t len);
+/* Calls visit for each region of each owner of the version that was saved last, with the number of
+ * the owner and the length in bytes, until visit returns another value than 0. Stores the number of
+ * owners. visit and owners may be NULL. */
+int outlast_region_owners(const outlast_regions *regions,
+                          int (*visit)(void *context, uint32_t owner, const char *name,
+                                       uint64_t len),
+                          void *context, uint32_t *owners);
 /* Closes the checkpoints, which are gone then. All living members call it. The handle is freed in
  * any case. */
 int outlast_regions_close(outlast_regions *regions);
@@ -741,6 +780,11 @@ int outlast_image_delete(const outlast_images *images, const char *name);
 /* Stores how many pieces are missing: their members are dead, and no other member has made them
  * again yet. */
 int outlast_images_missing(const outlast_images *images, size_t *pieces);
+/* Lists the members that would hold the pieces of this member's next image. *is_apart, which may be
+ * NULL, is 1 if they are apart at the level that was asked for; otherwise the loss of one failure
+ * domain may take several pieces of an image along. */
+int outlast_images_holders(const outlast_images *images, uint32_t *members, size_t capacity,
+                           size_t *count, int *is_apart);
 /* Closes the images, which are gone then. All living members call it. The handle is freed in any
  * case. */
 int outlast_images_close(outlast_images *images);
@@ -802,6 +846,8 @@ int outlast_seats_run(const outlast_store *store, const outlast_seat_options *op
 uint32_t outlast_seat_number(const outlast_seat *seat);
 /* Returns the number of all seats; 0 for NULL. */
 uint32_t outlast_seat_count(const outlast_seat *seat);
+/* Returns how many bytes the memory of a seat has; 0 for NULL. */
+uint64_t outlast_seat_bytes(const outlast_seat *seat);
 /* Returns another value than 0 if no point was saved since the last rollback: the function may be
  * repeating what it did. For programs that print. */
 int outlast_seat_is_replaying(const outlast_seat *seat);
@@ -892,6 +938,9 @@ uint32_t outlast_comm_rank(const outlast_comm *comm);
 uint32_t outlast_comm_size(const outlast_comm *comm);
 /* Stores the member that has a rank. */
 int outlast_comm_member(const outlast_comm *comm, uint32_t rank, uint32_t *member);
+/* Stores the rank of a member. Returns OUTLAST_ABSENT if the member does not belong to the
+ * communicator. */
+int outlast_comm_rank_of(const outlast_comm *comm, uint32_t member, uint32_t *rank);
 
 /* Sends a message. The bytes may be used again when the call returns. A rank that has sent several
  * megabytes which the receiver has not received waits before it sends more. A tag is below 2^31. */
@@ -907,17 +956,33 @@ int outlast_comm_receive(const outlast_comm *comm, int64_t from, int64_t tag, vo
  * OUTLAST_ABSENT. */
 int outlast_comm_probe(const outlast_comm *comm, int64_t from, int64_t tag, size_t *len,
                        uint32_t *sender, uint32_t *sent_tag);
+/* As outlast_comm_send, as a request, which is complete at once: for programs that complete sends
+ * and receives together. */
+int outlast_comm_start_send(const outlast_comm *comm, uint32_t to, uint32_t tag,
+                            const void *message, size_t len, outlast_request **request);
 /* Starts a receive, to be completed with outlast_request_test or outlast_request_wait. */
 int outlast_comm_start_receive(const outlast_comm *comm, int64_t from, int64_t tag,
                                outlast_request **request);
 /* Copies the message out if it has come, otherwise returns OUTLAST_ABSENT. A message that does not
- * fit stays in the request. OUTLAST_OVER: the message was copied out already. */
+ * fit stays in the request. OUTLAST_OVER: the message was copied out already. A send gives an empty
+ * message. */
 int outlast_request_test(outlast_request *request, void *buffer, size_t capacity, size_t *len,
                          uint32_t *sender, uint32_t *sent_tag);
 /* Waits for the message and copies it out. After OUTLAST_TIMEOUT, OUTLAST_INTERRUPTED and
  * OUTLAST_PROC_FAILED_PENDING the receive is still active. */
 int outlast_request_wait(outlast_request *request, void *buffer, size_t capacity, size_t *len,
                          uint32_t *sender, uint32_t *sent_tag);
+/* Waits until any of the requests is complete or held up, and stores its number in the list, from
+ * 0. Returns what outlast_request_wait would return for it, which then copies the message out.
+ * Requests that are over are left out; OUTLAST_OVER if all are. */
+int outlast_request_wait_any(outlast_request *const *requests, size_t count, size_t *index);
+/* As outlast_request_wait_any, without waiting: OUTLAST_ABSENT if no request is complete. */
+int outlast_request_test_any(outlast_request *const *requests, size_t count, size_t *index);
+/* Waits until all requests are complete or any has failed. Stores what outlast_request_wait would
+ * return for each: OUTLAST_PROC_FAILED_PENDING for requests that another request's failure left
+ * incomplete. Returns the first error, or OUTLAST_OK. statuses, which may be NULL, has room for
+ * `count` codes. outlast_request_test copies each message out. */
+int outlast_request_wait_all(outlast_request *const *requests, size_t count, int *statuses);
 /* Cancels the receive, if it is not complete, and frees the request. No message is lost, except a
  * message that outlast_request_test or outlast_request_wait found too long and that was not taken
  * since. */
@@ -1017,6 +1082,45 @@ int outlast_window_fetch_and_op_i64(const outlast_window *window, uint32_t targe
  * may be NULL. */
 int outlast_window_compare_and_swap(const outlast_window *window, uint32_t target, uint64_t offset,
                                     uint64_t expected, uint64_t desired, uint64_t *before);
+/* ---- Operations of windows as requests: several can be in flight, each with its own result ----
+ *
+ * The data can be used again at once. outlast_window_flush completes requests, too; their results
+ * are taken with outlast_window_request_test or outlast_window_request_wait. */
+
+/* As outlast_window_put. */
+int outlast_window_start_put(const outlast_window *window, uint32_t target, uint64_t offset,
+                             const void *data, size_t len, outlast_window_request **request);
+/* As outlast_window_get. The result has the bytes. */
+int outlast_window_start_get(const outlast_window *window, uint32_t target, uint64_t offset,
+                             size_t len, outlast_window_request **request);
+/* As outlast_window_accumulate_u64 and outlast_window_accumulate_i64. */
+int outlast_window_start_accumulate_u64(const outlast_window *window, uint32_t target,
+                                        uint64_t offset, int op, const uint64_t *values,
+                                        size_t count, outlast_window_request **request);
+int outlast_window_start_accumulate_i64(const outlast_window *window, uint32_t target,
+                                        uint64_t offset, int op, const int64_t *values,
+                                        size_t count, outlast_window_request **request);
+/* As outlast_window_fetch_and_op_u64 and the like. The result is the word before, of 8 bytes. */
+int outlast_window_start_fetch_and_op_u64(const outlast_window *window, uint32_t target,
+                                          uint64_t offset, int op, uint64_t value,
+                                          outlast_window_request **request);
+int outlast_window_start_fetch_and_op_i64(const outlast_window *window, uint32_t target,
+                                          uint64_t offset, int op, int64_t value,
+                                          outlast_window_request **request);
+int outlast_window_start_compare_and_swap(const outlast_window *window, uint32_t target,
+                                          uint64_t offset, uint64_t expected, uint64_t desired,
+                                          outlast_window_request **request);
+/* Copies the result out if the operation is complete, otherwise returns OUTLAST_ABSENT. A result
+ * that does not fit stays in the request. OUTLAST_OVER: the result was given already. */
+int outlast_window_request_test(outlast_window_request *request, void *buffer, size_t capacity,
+                                size_t *len);
+/* Waits until the operation is complete, its target is dead, or the time limit is over, and copies
+ * the result out. */
+int outlast_window_request_wait(outlast_window_request *request, void *buffer, size_t capacity,
+                                size_t *len);
+/* Frees the request. The operation goes on, and outlast_window_flush completes it. */
+void outlast_window_request_free(outlast_window_request *request);
+
 /* Completes all operations of this member on the target, and returns the first error of a put or
  * accumulate since the last flush. OUTLAST_PROC_FAILED if the target is dead. */
 int outlast_window_flush(const outlast_window *window, uint32_t target);
@@ -1069,6 +1173,9 @@ int outlast_window_attach(const outlast_window *window, uint64_t len, uint64_t *
 /* Takes the range away that was attached at the offset. Accesses that begin later are
  * OUTLAST_INVALID; writes of an access in progress are lost. Local. */
 int outlast_window_detach(const outlast_window *window, uint64_t offset);
+/* Stores how many bytes of detached ranges are not released yet, because a member might still be in
+ * the middle of an access to them. Checks the members again. */
+int outlast_window_bytes_aside(const outlast_window *window, uint64_t *aside);
 
 #ifdef __cplusplus
 }

@@ -23,7 +23,8 @@
  * about to fail, and the other members treat it as dead when it ends.
  *
  * Threads: as in outlast.h. Several threads may use a Job, a Store, a Comm or a Window at once; a
- * Handle, a Transaction, a Lock, a Pin, a Request and Regions belong to a single thread at a time.
+ * Handle, a Transaction, a Lock, a Pin, a PendingGet, a Request, a WindowRequest and Regions belong
+ * to a single thread at a time, a Seat to the thread of its function.
  */
 #ifndef OUTLAST_HPP
 #define OUTLAST_HPP
@@ -37,7 +38,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -351,6 +354,32 @@ template <class Visit> struct Listing {
     }
 };
 
+/* What a function that C calls fills. An exception ends the listing, and goes on afterwards. */
+template <class Filled> struct Visited {
+    Filled &filled;
+    std::exception_ptr thrown;
+
+    template <class Step> int run(Step step) noexcept {
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+        try {
+            step(filled);
+        } catch (...) {
+            thrown = std::current_exception();
+            return 1;
+        }
+#else
+        step(filled);
+#endif
+        return 0;
+    }
+
+    void rethrow() const {
+        if (thrown) {
+            std::rethrow_exception(thrown);
+        }
+    }
+};
+
 } // namespace detail
 
 /* Many calls take this as their last argument: nothing, or a std::error_code. */
@@ -429,6 +458,14 @@ std::vector<Item> read_list(std::size_t capacity, List list, const OnError &on) 
     return items;
 }
 
+/* Keeps an object until the process ends: a thread of the library may use it until then. */
+inline void keep_forever(std::shared_ptr<void> object) {
+    static std::mutex mutex;
+    static auto *const kept = new std::vector<std::shared_ptr<void>>();
+    const std::lock_guard<std::mutex> guard(mutex);
+    kept->push_back(std::move(object));
+}
+
 /* A handle of the C library, and the function that frees it. */
 template <class Raw, void (*free)(Raw *)> struct Free {
     void operator()(Raw *raw) const noexcept { free(raw); }
@@ -500,6 +537,35 @@ class Job {
     /* Returns when all living members have called it. */
     void barrier() const { detail::report(outlast_barrier(raw_), nullptr); }
     void barrier(std::error_code &ec) const { detail::report(outlast_barrier(raw_), &ec); }
+
+    /* The members that are not known to be dead, in ascending order. */
+    std::vector<std::uint32_t> living_members(OnError on = {}) const {
+        return detail::read_list<std::uint32_t>(
+            members(),
+            [&](std::uint32_t *list, std::size_t capacity, std::size_t *count) {
+                return outlast_living_members(raw_, list, capacity, count);
+            },
+            on);
+    }
+    /* The failure domain of a member, such as rack3/node17. */
+    std::string domain(std::uint32_t member, OnError on = {}) const {
+        auto path = detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return outlast_domain(raw_, member, static_cast<char *>(buffer), capacity, len);
+            },
+            on.get());
+        return path ? std::move(*path) : std::string();
+    }
+    /* Makes sure that a member is dead: kills it if it lives, and waits for the proof. */
+    void fence(std::uint32_t member, Milliseconds limit, OnError on = {}) const {
+        detail::report(outlast_fence(raw_, member, detail::count(limit)), on.get());
+    }
+    /* An MPI_Comm of the living members, for the program's own use. All of them call it. */
+    void *shrunken_communicator(OnError on = {}) const {
+        void *comm = nullptr;
+        detail::report(outlast_mpi_shrunken(raw_, &comm), on.get());
+        return comm;
+    }
 
     /* Waiting for what comes first: a key, work or a death. outlast.h has the loop. */
     std::uint64_t bell() const noexcept { return outlast_bell(raw_); }
@@ -656,6 +722,12 @@ class Lock {
 
     /* The dead member that held the lock before: its work under the lock may be half done. */
     std::optional<std::uint32_t> abandoned() const noexcept { return abandoned_; }
+    /* The version of the lock's record, which grows from holder to holder: a fencing token. */
+    Version version(OnError on = {}) const {
+        outlast_version version{};
+        detail::report(outlast_lock_version(raw_, &version), on.get());
+        return detail::from_c(version);
+    }
     void unlock() { detail::report(outlast_unlock(std::exchange(raw_, nullptr)), nullptr); }
     void unlock(std::error_code &ec) {
         detail::report(outlast_unlock(std::exchange(raw_, nullptr)), &ec);
@@ -694,6 +766,18 @@ class Transaction {
     }
     template <class T> std::optional<T> get_value(Bytes key, std::error_code &ec) {
         return detail::decode<T>(get(key, &ec), &ec);
+    }
+    /* The value of a key without the changes of this transaction, with its version. */
+    std::optional<Value> get_before(Bytes key, OnError on = {}) {
+        outlast_version version{};
+        auto bytes = detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return outlast_tx_get_before(raw_, key.data(), key.size(), buffer, capacity, len,
+                                             &version);
+            },
+            on.get());
+        return bytes ? std::optional<Value>({std::move(*bytes), detail::from_c(version)})
+                     : std::nullopt;
     }
     void put(Bytes key, Bytes value) { put(key, value, nullptr); }
     void put(Bytes key, Bytes value, std::error_code &ec) { put(key, value, &ec); }
@@ -840,6 +924,30 @@ struct Options : outlast_options {
     Options &with_name(const char *text) { return name = text, *this; }
 };
 
+/* A get that was begun with Store::get_nb. */
+class PendingGet {
+  public:
+    /* Whether wait() would return at once. */
+    bool is_ready() const noexcept { return outlast_pending_is_ready(raw_.get()) != 0; }
+    /* The value; std::nullopt if the key does not exist. It is given once. */
+    std::optional<Value> wait(OnError on = {}) {
+        outlast_version version{};
+        auto bytes = detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return outlast_pending_get(raw_.get(), buffer, capacity, len, &version);
+            },
+            on.get());
+        return bytes ? std::optional<Value>({std::move(*bytes), detail::from_c(version)})
+                     : std::nullopt;
+    }
+
+  private:
+    friend class Store;
+    explicit PendingGet(outlast_pending *raw) noexcept : raw_(raw) {}
+
+    std::unique_ptr<outlast_pending, detail::Free<outlast_pending, outlast_pending_free>> raw_;
+};
+
 /* What ended a wait: a value, the death of the member that was to put it, or the time limit. */
 struct WaitOutcome {
     std::optional<Value> value;
@@ -951,6 +1059,25 @@ class Store {
         listing.rethrow();
         detail::report(code, nullptr);
     }
+    /* The keys with the prefix and their values, each as of some moment during the call. */
+    std::vector<std::pair<std::string, Value>> scan_values(Bytes prefix, OnError on = {}) const {
+        using Pairs = std::vector<std::pair<std::string, Value>>;
+        Pairs pairs;
+        detail::Visited<Pairs> visited{pairs, nullptr};
+        const auto visit = [](void *context, const void *key, std::size_t key_len,
+                              const void *value, std::size_t len,
+                              const outlast_version *version) noexcept {
+            return static_cast<detail::Visited<Pairs> *>(context)->run([&](Pairs &pairs) {
+                pairs.emplace_back(std::string(Bytes(key, key_len).text()),
+                                   Value{std::string(Bytes(value, len).text()),
+                                         detail::from_c(*version)});
+            });
+        };
+        const int code = outlast_scan_values(raw_, prefix.data(), prefix.size(), visit, &visited);
+        visited.rethrow();
+        detail::report(code, on.get());
+        return pairs;
+    }
     /* Calls visit(std::string_view) for each key that the member owns. */
     template <class Visit> void keys_of(std::uint32_t member, Visit &&visit) const {
         detail::Listing<std::remove_reference_t<Visit>> listing{visit, nullptr};
@@ -972,6 +1099,22 @@ class Store {
     void put_nb(Bytes key, Bytes value, std::error_code &ec) const { put_nb(key, value, &ec); }
     void flush() const { detail::report(outlast_flush(raw_), nullptr); }
     void flush(std::error_code &ec) const { detail::report(outlast_flush(raw_), &ec); }
+
+    /* Begins to read a key. The value is as of some moment until PendingGet::wait returns. */
+    PendingGet get_nb(Bytes key, OnError on = {}) const {
+        outlast_pending *raw = nullptr;
+        detail::report(outlast_get_nb(raw_, key.data(), key.size(), &raw), on.get());
+        return PendingGet(raw);
+    }
+    /* Waits until the number of a key, which add() changes, is at least `count`. Returns false at
+     * the time limit, and, if `seen` is given, once epoch() is another number: a member died. */
+    bool wait_count(Bytes key, std::int64_t count, Milliseconds limit,
+                    std::optional<std::uint64_t> seen = std::nullopt, OnError on = {}) const {
+        const int code =
+            outlast_wait_count(raw_, key.data(), key.size(), count, detail::count(limit),
+                               seen ? &*seen : nullptr, nullptr);
+        return detail::report(code, on.get()) == OUTLAST_OK;
+    }
 
     /* A number that changes with each death. */
     std::uint64_t epoch() const noexcept { return outlast_epoch(raw_); }
@@ -1009,11 +1152,79 @@ class Store {
         detail::report(code, on.get());
         return keys;
     }
+    /* The partitions of which no complete replica lives, and whose loss is not accepted. */
+    std::vector<std::size_t> lost_partitions(OnError on = {}) const {
+        std::size_t count = 0;
+        if (detail::report(outlast_lost_partitions(raw_, nullptr, 0, &count), on.get()) < 0) {
+            return {};
+        }
+        return detail::read_list<std::size_t>(
+            count,
+            [&](std::size_t *partitions, std::size_t capacity, std::size_t *found) {
+                return outlast_lost_partitions(raw_, partitions, capacity, found);
+            },
+            on);
+    }
+    std::size_t partition_of(Bytes key, OnError on = {}) const {
+        std::size_t partition = 0;
+        detail::report(outlast_partition_of(raw_, key.data(), key.size(), &partition), on.get());
+        return partition;
+    }
+    /* Registers a function that is called, in a thread of the library, after each death that leaves
+     * lost partitions. An exception that leaves it ends the program. It is kept until the process
+     * ends, with all that it has captured. */
+    void on_loss(std::function<void(const std::vector<std::size_t> &)> listener,
+                 OnError on = {}) const {
+        using Listener = std::function<void(const std::vector<std::size_t> &)>;
+        auto kept = std::make_shared<Listener>(std::move(listener));
+        struct Call {
+            static void listen(void *context, const std::size_t *partitions,
+                               std::size_t count) noexcept {
+                (*static_cast<Listener *>(context))({partitions, partitions + count});
+            }
+        };
+        const int code = outlast_on_loss(raw_, Call::listen, kept.get());
+        if (detail::report(code, on.get()) == OUTLAST_OK) {
+            detail::keep_forever(std::move(kept));
+        }
+    }
     /* Makes lost partitions usable again, without their old contents. Returns their number. */
     std::size_t accept_loss() const {
         std::size_t partitions = 0;
         detail::report(outlast_accept_loss(raw_, &partitions), nullptr);
         return partitions;
+    }
+    /* The same for these partitions alone. */
+    void accept_loss(const std::vector<std::size_t> &partitions, OnError on = {}) const {
+        const int code = outlast_accept_loss_of(raw_, partitions.data(), partitions.size());
+        detail::report(code, on.get());
+    }
+    /* The member that takes over from a dead member, under the current view. */
+    std::uint32_t heir_of(std::uint32_t member) const noexcept {
+        return outlast_heir_of(raw_, member);
+    }
+    /* Hands the replicas of this member over to other members, and ends the membership with all its
+     * stores. Until Status::timeout stops coming, call it again. */
+    void hand_over(Milliseconds limit, OnError on = {}) const {
+        detail::report(outlast_hand_over(raw_, detail::count(limit)), on.get());
+    }
+
+    /* Global mode: stops all members, as a death does. */
+    void revoke(OnError on = {}) const { detail::report(outlast_revoke(raw_), on.get()); }
+    /* Whether calls fail with Status::revoked now. */
+    bool is_revoked() const noexcept { return outlast_is_revoked(raw_) != 0; }
+    /* Global mode: recovers from deaths. All living members call it after Status::revoked.
+     * procedure(Transaction &, const std::vector<Death> &) runs again if another member dies. The
+     * changes of the procedures of all members take effect together, or none does. An exception of
+     * the procedure gives the recovery up at all members, and goes on. */
+    template <class Procedure> void recover(Procedure &&procedure) const {
+        int code = OUTLAST_REVOKED;
+        while (code == OUTLAST_REVOKED) {
+            outlast_recovery *recovery = nullptr;
+            detail::report(outlast_recover_begin(raw_, &recovery), nullptr);
+            code = recover_once(procedure, recovery);
+        }
+        detail::report(code, nullptr);
     }
 
     /* Puts many keys, in order. Each put is a call of its own: at the first error the earlier puts
@@ -1056,7 +1267,7 @@ class Store {
         detail::report(outlast_count(raw_, &keys), on.get());
         return keys;
     }
-    /* The member that created the key, or adopted it since; std::nullopt if there is no such key. */
+    /* The member that created the key, or adopted it since; std::nullopt if no such key exists. */
     std::optional<std::uint32_t> owner_of(Bytes key, OnError on = {}) const {
         std::uint32_t member = 0;
         const int code = outlast_owner_of(raw_, key.data(), key.size(), &member);
@@ -1174,6 +1385,35 @@ class Store {
             outlast_close(raw_);
         }
         raw_ = nullptr;
+    }
+
+    /* Runs the procedure of a recovery, and ends the recovery. */
+    template <class Procedure>
+    static int recover_once(Procedure &procedure, outlast_recovery *recovery) {
+        std::vector<Death> deaths;
+        Death death{};
+        while (outlast_recovery_death(recovery, deaths.size(), &death.member, &death.heir) ==
+               OUTLAST_OK) {
+            deaths.push_back(death);
+        }
+        Transaction tx(outlast_recovery_tx(recovery));
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+        try {
+            procedure(tx, deaths);
+        } catch (const Error &error) {
+            // Another member died in the middle of the procedure.
+            if (error.status() != Status::revoked) {
+                outlast_recover_fail(recovery);
+                throw;
+            }
+        } catch (...) {
+            outlast_recover_fail(recovery);
+            throw;
+        }
+#else
+        procedure(tx, deaths);
+#endif
+        return outlast_recover_end(recovery);
     }
 
     Version put(Bytes key, Bytes value, std::error_code *ec) const {
@@ -1411,6 +1651,27 @@ class Regions {
         detail::report(outlast_region_read(raw_, owner, detail::whole(name), offset, buffer, len),
                        on.get());
     }
+    /* The names and lengths of the regions of each owner of the version that was saved last. */
+    std::vector<std::vector<std::pair<std::string, std::uint64_t>>> owners(OnError on = {}) const {
+        using Owners = std::vector<std::vector<std::pair<std::string, std::uint64_t>>>;
+        std::uint32_t count = 0;
+        int code = outlast_region_owners(raw_, nullptr, nullptr, &count);
+        Owners owners(detail::report(code, on.get()) == OUTLAST_OK ? count : 0);
+        if (owners.empty()) {
+            return owners;
+        }
+        detail::Visited<Owners> visited{owners, nullptr};
+        const auto visit = [](void *context, std::uint32_t owner, const char *name,
+                              std::uint64_t len) noexcept {
+            return static_cast<detail::Visited<Owners> *>(context)->run([&](Owners &owners) {
+                owners.at(owner).emplace_back(name, len);
+            });
+        };
+        code = outlast_region_owners(raw_, visit, &visited, nullptr);
+        visited.rethrow();
+        detail::report(code, on.get());
+        return owners;
+    }
     /* Closes the checkpoints, which are gone then. */
     void close(OnError on = {}) {
         detail::report(outlast_regions_close(std::exchange(raw_, nullptr)), on.get());
@@ -1461,7 +1722,7 @@ struct Envelope {
     std::uint32_t tag = 0;
 };
 
-/* A receive that was started with Comm::start_receive. The destructor cancels it. */
+/* A receive or send that was started. The destructor cancels a receive. */
 class Request {
   public:
     /* The message, if it has come. */
@@ -1470,9 +1731,42 @@ class Request {
      * Status::proc_failed_pending the receive is still active. */
     std::optional<Message> wait(OnError on = {}) { return take(outlast_request_wait, on); }
 
+    /* Waits until any of the requests is complete or held up, and returns its number: wait() of it
+     * then has the message. Requests whose message was taken are left out; Status::over if all
+     * are. */
+    static std::size_t wait_any(const std::vector<Request> &requests, OnError on = {}) {
+        const auto list = raw_of(requests);
+        std::size_t index = 0;
+        detail::report(outlast_request_wait_any(list.data(), list.size(), &index), on.get());
+        return index;
+    }
+    /* As wait_any, without waiting. */
+    static std::optional<std::size_t> test_any(const std::vector<Request> &requests,
+                                               OnError on = {}) {
+        const auto list = raw_of(requests);
+        std::size_t index = 0;
+        const int code = outlast_request_test_any(list.data(), list.size(), &index);
+        return detail::report(code, on.get()) == OUTLAST_OK ? std::optional<std::size_t>(index)
+                                                            : std::nullopt;
+    }
+    /* Waits until all requests are complete, or any has failed, which is an error. test() of each
+     * then has its message. */
+    static void wait_all(const std::vector<Request> &requests, OnError on = {}) {
+        const auto list = raw_of(requests);
+        detail::report(outlast_request_wait_all(list.data(), list.size(), nullptr), on.get());
+    }
+
   private:
     friend class Comm;
     explicit Request(outlast_request *raw) noexcept : raw_(raw) {}
+    static std::vector<outlast_request *> raw_of(const std::vector<Request> &requests) {
+        std::vector<outlast_request *> list;
+        list.reserve(requests.size());
+        for (const Request &request : requests) {
+            list.push_back(request.raw_.get());
+        }
+        return list;
+    }
     template <class Take> std::optional<Message> take(Take take, const OnError &on) {
         Message message;
         auto bytes = detail::read_whole(
@@ -1526,6 +1820,14 @@ class Comm {
         return member;
     }
 
+    /* The rank of a member; std::nullopt if it does not belong to the communicator. */
+    std::optional<std::uint32_t> rank_of(std::uint32_t member, OnError on = {}) const {
+        std::uint32_t rank = 0;
+        const int code = outlast_comm_rank_of(get(), member, &rank);
+        return detail::report(code, on.get()) == OUTLAST_OK ? std::optional<std::uint32_t>(rank)
+                                                            : std::nullopt;
+    }
+
     /* Sends a message. Its bytes may be used again when the call returns. */
     void send(std::uint32_t to, std::uint32_t tag, Bytes message, OnError on = {}) const {
         detail::report(outlast_comm_send(get(), to, tag, message.data(), message.size()),
@@ -1554,6 +1856,14 @@ class Comm {
             outlast_comm_probe(get(), from, tag, &found.len, &found.sender, &found.tag);
         return detail::report(code, on.get()) == OUTLAST_OK ? std::optional<Envelope>(found)
                                                             : std::nullopt;
+    }
+    /* A send as a request, which is complete at once. */
+    Request start_send(std::uint32_t to, std::uint32_t tag, Bytes message, OnError on = {}) const {
+        outlast_request *raw = nullptr;
+        detail::report(outlast_comm_start_send(get(), to, tag, message.data(), message.size(),
+                                               &raw),
+                       on.get());
+        return Request(raw);
     }
     Request start_receive(std::int64_t from = any, std::int64_t tag = any, OnError on = {}) const {
         outlast_request *raw = nullptr;
@@ -1679,6 +1989,42 @@ enum class LockKind : int { shared = OUTLAST_LOCK_SHARED, exclusive = OUTLAST_LO
  * that the data which the lock guards may be half changed. */
 enum class Locked { no, yes, abandoned };
 
+/* An operation on a window that was started. The destructor gives up its result, and not the
+ * operation, which Window::flush completes. */
+class WindowRequest {
+  public:
+    /* What the operation has read, if it is complete: nothing for a put or accumulate. */
+    std::optional<std::string> test(OnError on = {}) {
+        return take(outlast_window_request_test, on);
+    }
+    /* Waits for the operation. */
+    std::optional<std::string> wait(OnError on = {}) {
+        return take(outlast_window_request_wait, on);
+    }
+    /* Waits for an operation on a word, and returns the word before. */
+    template <class Number> Number wait_word(OnError on = {}) {
+        static_assert(std::is_integral_v<Number> && sizeof(Number) == 8, "words have 8 bytes");
+        Number word = 0;
+        const int code = outlast_window_request_wait(raw_.get(), &word, sizeof word, nullptr);
+        detail::report(code, on.get());
+        return word;
+    }
+
+  private:
+    friend class Window;
+    explicit WindowRequest(outlast_window_request *raw) noexcept : raw_(raw) {}
+    template <class Take> std::optional<std::string> take(Take take, const OnError &on) {
+        return detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return take(raw_.get(), buffer, capacity, len);
+            },
+            on.get());
+    }
+
+    using Free = detail::Free<outlast_window_request, outlast_window_request_free>;
+    std::unique_ptr<outlast_window_request, Free> raw_;
+};
+
 /* Memory that the members of a communicator show to each other. free() and close() end it, with all
  * living members. The destructor frees the handle alone. */
 class Window {
@@ -1764,6 +2110,66 @@ class Window {
                        on.get());
         return before;
     }
+    /* The same operations as requests: several can be in flight, each with its own result. */
+    WindowRequest start_put(std::uint32_t target, std::uint64_t offset, Bytes data,
+                            OnError on = {}) const {
+        return started(
+            [&](outlast_window_request **raw) {
+                return outlast_window_start_put(get(), target, offset, data.data(), data.size(),
+                                                raw);
+            },
+            on);
+    }
+    WindowRequest start_get(std::uint32_t target, std::uint64_t offset, std::size_t len,
+                            OnError on = {}) const {
+        return started(
+            [&](outlast_window_request **raw) {
+                return outlast_window_start_get(get(), target, offset, len, raw);
+            },
+            on);
+    }
+    template <class Number>
+    WindowRequest start_accumulate(std::uint32_t target, std::uint64_t offset, Op op,
+                                   const std::vector<Number> &values, OnError on = {}) const {
+        return started(
+            [&](outlast_window_request **raw) {
+                const int code = static_cast<int>(op);
+                if constexpr (std::is_signed_v<Number>) {
+                    return outlast_window_start_accumulate_i64(get(), target, offset, code,
+                                                               values.data(), values.size(), raw);
+                } else {
+                    return outlast_window_start_accumulate_u64(get(), target, offset, code,
+                                                               values.data(), values.size(), raw);
+                }
+            },
+            on);
+    }
+    template <class Number>
+    WindowRequest start_fetch_and_op(std::uint32_t target, std::uint64_t offset, Op op,
+                                     Number value, OnError on = {}) const {
+        return started(
+            [&](outlast_window_request **raw) {
+                const int code = static_cast<int>(op);
+                if constexpr (std::is_signed_v<Number>) {
+                    return outlast_window_start_fetch_and_op_i64(get(), target, offset, code,
+                                                                 value, raw);
+                } else {
+                    return outlast_window_start_fetch_and_op_u64(get(), target, offset, code,
+                                                                 value, raw);
+                }
+            },
+            on);
+    }
+    WindowRequest start_compare_and_swap(std::uint32_t target, std::uint64_t offset,
+                                         std::uint64_t expected, std::uint64_t desired,
+                                         OnError on = {}) const {
+        return started(
+            [&](outlast_window_request **raw) {
+                return outlast_window_start_compare_and_swap(get(), target, offset, expected,
+                                                             desired, raw);
+            },
+            on);
+    }
     /* Completes all operations of this member on the target, or on all targets. */
     void flush(std::uint32_t target, OnError on = {}) const {
         detail::report(outlast_window_flush(get(), target), on.get());
@@ -1846,8 +2252,19 @@ class Window {
     void detach(std::uint64_t offset, OnError on = {}) const {
         detail::report(outlast_window_detach(get(), offset), on.get());
     }
+    /* How many bytes of detached ranges are not released yet. */
+    std::uint64_t bytes_aside(OnError on = {}) const {
+        std::uint64_t aside = 0;
+        detail::report(outlast_window_bytes_aside(get(), &aside), on.get());
+        return aside;
+    }
 
   private:
+    template <class Start> static WindowRequest started(Start start, const OnError &on) {
+        outlast_window_request *raw = nullptr;
+        detail::report(start(&raw), on.get());
+        return WindowRequest(raw);
+    }
     template <class Make>
     static Window made(Make make, const Comm &comm, std::uint64_t len, const OnError &on) {
         Window window;
@@ -1881,6 +2298,270 @@ class Window {
 
     std::unique_ptr<outlast_window, detail::Free<outlast_window, outlast_window_discard>> raw_;
     std::uint32_t size_ = 0;
+};
+
+/* ---- Images ---- */
+
+/* An image that was loaded. */
+struct Image {
+    std::string bytes;
+    std::string note;
+};
+
+/* Objects in pieces in the memories of members, replaced as a whole: for data that one member saves
+ * when it wants to, and that any member can load after the death of its owner. The destructor
+ * closes the images where a scope ends normally, as that of Store does. */
+class Images {
+  public:
+    /* All living members call it with equal options. */
+    static Images open(const Store &store, const std::string &name,
+                       const RegionOptions &options = RegionOptions(), OnError on = {}) {
+        Images images;
+        detail::report(
+            outlast_images_open(store.get_raw(), detail::whole(name), &options, &images.raw_),
+            on.get());
+        return images;
+    }
+    Images(Images &&other) noexcept
+        : raw_(std::exchange(other.raw_, nullptr)), count_(other.count_) {}
+    Images &operator=(Images &&other) noexcept {
+        if (this != &other) {
+            end();
+            raw_ = std::exchange(other.raw_, nullptr);
+            count_ = other.count_;
+        }
+        return *this;
+    }
+    Images(const Images &) = delete;
+    Images &operator=(const Images &) = delete;
+    ~Images() { end(); }
+
+    /* Saves an image under a name. When the call returns, all its pieces are at their members.
+     * Status::conflict: another member has saved the image meanwhile. */
+    void save(const std::string &name, Bytes bytes, Bytes note = {}, OnError on = {}) const {
+        detail::report(outlast_image_save(raw_, detail::whole(name), note.data(), note.size(),
+                                          bytes.data(), bytes.size()),
+                       on.get());
+    }
+    /* The image as it was saved last, by any member, dead or alive. */
+    std::optional<Image> load(const std::string &name, OnError on = {}) const {
+        Image image;
+        for (;;) {
+            std::size_t len = 0, note_len = 0;
+            const int code = outlast_image_load(raw_, detail::whole(name), image.bytes.data(),
+                                                image.bytes.size(), &len, image.note.data(),
+                                                image.note.size(), &note_len);
+            if (code == OUTLAST_TOO_SMALL) {
+                image.bytes.resize(len);
+                image.note.resize(note_len);
+                continue;
+            }
+            if (detail::report(code, on.get()) != OUTLAST_OK) {
+                return std::nullopt;
+            }
+            image.bytes.resize(len);
+            image.note.resize(note_len);
+            return image;
+        }
+    }
+    /* Reads a part of an image. Returns whether there is such an image. */
+    bool read(const std::string &name, std::uint64_t offset, void *buffer, std::size_t len,
+              OnError on = {}) const {
+        return detail::report(outlast_image_read(raw_, detail::whole(name), offset, buffer, len),
+                              on.get()) == OUTLAST_OK;
+    }
+    /* Deletes an image. Returns whether it existed. */
+    bool erase(const std::string &name, OnError on = {}) const {
+        return detail::report(outlast_image_delete(raw_, detail::whole(name)), on.get()) ==
+               OUTLAST_OK;
+    }
+    /* How many pieces are missing: no other member has made them again yet. */
+    std::size_t missing(OnError on = {}) const {
+        std::size_t pieces = 0;
+        detail::report(outlast_images_missing(raw_, &pieces), on.get());
+        return pieces;
+    }
+    /* The members that would hold the pieces of this member's next image. */
+    std::vector<std::uint32_t> holders(OnError on = {}) const {
+        std::size_t count = 0;
+        if (detail::report(outlast_images_holders(raw_, nullptr, 0, &count, nullptr), on.get())) {
+            return {};
+        }
+        return detail::read_list<std::uint32_t>(
+            count,
+            [&](std::uint32_t *members, std::size_t capacity, std::size_t *found) {
+                return outlast_images_holders(raw_, members, capacity, found, nullptr);
+            },
+            on);
+    }
+    /* Closes the images, which are gone then. All living members call it. */
+    void close(OnError on = {}) {
+        detail::report(outlast_images_close(std::exchange(raw_, nullptr)), on.get());
+    }
+    explicit operator bool() const noexcept { return raw_ != nullptr; }
+
+  private:
+    Images() noexcept : count_(std::uncaught_exceptions()) {}
+    void end() noexcept {
+        if (raw_ != nullptr && !detail::is_unwinding(count_)) {
+            outlast_images_close(raw_);
+        }
+        raw_ = nullptr;
+    }
+
+    outlast_images *raw_ = nullptr;
+    int count_ = 0;
+};
+
+/* ---- Seats ---- */
+
+/* Options of seats, equal at all members; the fields are those of outlast.h. bytes has no default.
+ */
+struct SeatOptions : outlast_seat_options {
+    explicit SeatOptions(std::uint64_t seat_bytes) noexcept : outlast_seat_options() {
+        struct_size = sizeof(outlast_seat_options);
+        bytes = seat_bytes;
+    }
+    SeatOptions &with_set(std::uint32_t pieces) { return set = pieces, *this; }
+    SeatOptions &with_lose(std::uint32_t pieces) { return lose = pieces, *this; }
+    SeatOptions &with_room(std::uint32_t seats) { return room = seats, *this; }
+    SeatOptions &with_interval(Milliseconds time) {
+        return interval_ms = detail::count(time), *this;
+    }
+};
+
+/* A rank with memory that outlives the process which holds it; outlast.h says what holds. Every
+ * call may throw Status::rolled_back: let it leave the function of the seat, which is then called
+ * again. */
+class Seat {
+  public:
+    /* Calls body(const Seat &) once for each seat that this member holds, in threads of its own.
+     * All members call it. If an exception other than Status::rolled_back leaves the function, the
+     * seat has failed: Status::seat_failed, at all members. */
+    template <class Body>
+    static void run(const Store &store, const SeatOptions &options, Body &&body) {
+        struct Call {
+            static int body(void *context, const outlast_seat *raw) noexcept {
+                auto &function = *static_cast<std::remove_reference_t<Body> *>(context);
+                const Seat seat(raw);
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+                try {
+                    function(seat);
+                    return OUTLAST_OK;
+                } catch (const Error &error) {
+                    return error.code().value();
+                } catch (...) {
+                    return OUTLAST_FAILED;
+                }
+#else
+                function(seat);
+                return OUTLAST_OK;
+#endif
+            }
+        };
+        const void *context = std::addressof(body);
+        detail::report(outlast_seats_run(store.get_raw(), &options, Call::body,
+                                         const_cast<void *>(context)),
+                       nullptr);
+    }
+    Seat(const Seat &) = delete;
+    Seat &operator=(const Seat &) = delete;
+
+    std::uint32_t number() const noexcept { return outlast_seat_number(raw_); }
+    /* The number of all seats. */
+    std::uint32_t seats() const noexcept { return outlast_seat_count(raw_); }
+    /* How many bytes the memory of a seat has. */
+    std::uint64_t bytes() const noexcept { return outlast_seat_bytes(raw_); }
+    /* Whether no point was saved since the last rollback: the function may repeat what it did. */
+    bool is_replaying() const noexcept { return outlast_seat_is_replaying(raw_) != 0; }
+    /* Whether all pieces are at living members. */
+    bool is_whole(OnError on = {}) const {
+        int is_whole = 0;
+        detail::report(outlast_seat_is_whole(raw_, &is_whole), on.get());
+        return is_whole != 0;
+    }
+    /* The note of the point from which the function was called; std::nullopt at the beginning. */
+    std::optional<std::string> note(OnError on = {}) const {
+        return detail::read_whole(
+            [&](void *buffer, std::size_t capacity, std::size_t *len) {
+                return outlast_seat_note(raw_, buffer, capacity, len);
+            },
+            on.get());
+    }
+    /* The same as an object that was given to barrier_point() or point() with bytes_of(). */
+    template <class T> std::optional<T> note_value(OnError on = {}) const {
+        return detail::decode<T>(note(on), on.get());
+    }
+
+    /* Writes bytes to the memory of a seat. They are complete after a flush, a lock, a barrier or a
+     * point. */
+    void put(std::uint32_t target, std::uint64_t offset, Bytes data, OnError on = {}) const {
+        detail::report(outlast_seat_put(raw_, target, offset, data.data(), data.size()), on.get());
+    }
+    void get(std::uint32_t target, std::uint64_t offset, void *buffer, std::size_t len,
+             OnError on = {}) const {
+        detail::report(outlast_seat_get(raw_, target, offset, buffer, len), on.get());
+    }
+    /* Combines words of 8 bytes with the values, each atomically. */
+    void accumulate(std::uint32_t target, std::uint64_t offset, Op op,
+                    const std::vector<std::uint64_t> &values, OnError on = {}) const {
+        detail::report(outlast_seat_accumulate_u64(raw_, target, offset, static_cast<int>(op),
+                                                   values.data(), values.size()),
+                       on.get());
+    }
+    /* Combines a word with the value, atomically, and returns the word before. */
+    std::uint64_t fetch_and_op(std::uint32_t target, std::uint64_t offset, Op op,
+                               std::uint64_t value, OnError on = {}) const {
+        std::uint64_t before = 0;
+        detail::report(outlast_seat_fetch_and_op_u64(raw_, target, offset, static_cast<int>(op),
+                                                     value, &before),
+                       on.get());
+        return before;
+    }
+    /* Replaces a word by `desired` if it is `expected`, and returns the word before. */
+    std::uint64_t compare_and_swap(std::uint32_t target, std::uint64_t offset,
+                                   std::uint64_t expected, std::uint64_t desired,
+                                   OnError on = {}) const {
+        std::uint64_t before = 0;
+        detail::report(
+            outlast_seat_compare_and_swap(raw_, target, offset, expected, desired, &before),
+            on.get());
+        return before;
+    }
+    void flush(std::uint32_t target, OnError on = {}) const {
+        detail::report(outlast_seat_flush(raw_, target), on.get());
+    }
+    void flush_all(OnError on = {}) const {
+        detail::report(outlast_seat_flush_all(raw_), on.get());
+    }
+    /* Locks the memory of a seat against other seats that lock it. */
+    void lock(std::uint32_t target, LockKind kind, OnError on = {}) const {
+        detail::report(outlast_seat_lock(raw_, target, static_cast<int>(kind)), on.get());
+    }
+    void unlock(std::uint32_t target, OnError on = {}) const {
+        detail::report(outlast_seat_unlock(raw_, target), on.get());
+    }
+    /* Returns when all seats have called it. */
+    void barrier(OnError on = {}) const { detail::report(outlast_seat_barrier(raw_), on.get()); }
+    /* A barrier at which all seats are saved together, if a save is due. Returns whether they are.
+     */
+    bool barrier_point(Bytes note, OnError on = {}) const {
+        int is_saved = 0;
+        detail::report(outlast_seat_barrier_point(raw_, note.data(), note.size(), &is_saved),
+                       on.get());
+        return is_saved != 0;
+    }
+    /* A point of this seat alone, which seats need not call together. */
+    bool point(Bytes note, OnError on = {}) const {
+        int is_saved = 0;
+        detail::report(outlast_seat_point(raw_, note.data(), note.size(), &is_saved), on.get());
+        return is_saved != 0;
+    }
+
+  private:
+    explicit Seat(const outlast_seat *raw) noexcept : raw_(raw) {}
+
+    const outlast_seat *raw_;
 };
 
 } // namespace outlast

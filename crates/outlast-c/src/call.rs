@@ -347,3 +347,17 @@ pub(crate) fn deadline(job: &Job, milliseconds: u64) -> Time {
 pub(crate) fn found(is_there: bool) -> CallResult {
     Ok(if is_there { Status::Ok } else { Status::Absent })
 }
+
+/// The context of a function of the program that threads of the library call.
+pub(crate) struct Context(pub(crate) *mut c_void);
+
+// SAFETY: the header says that several threads may call the function at a time, with the context.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub(crate) fn get(&self) -> *mut c_void {
+        self.0
+    }
+}

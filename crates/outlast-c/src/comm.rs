@@ -7,19 +7,14 @@ use crate::call::{
 };
 use crate::job::CJob;
 use crate::status::Status;
-use outlast::rma::{Communicator, Op, Received, Request, Source, Tag};
+use outlast::MemberId;
+use outlast::rma::{Communicator, Op, Source, Tag};
 use std::ffi::{c_int, c_void};
 
 /// `OUTLAST_ANY` of the header.
 const ANY: i64 = -1;
 
-/// A receive that was started, and its message until it is copied out.
-pub struct CRequest {
-    request: Request,
-    received: Option<Received>,
-}
-
-fn source(from: i64) -> Result<Source, Failure> {
+pub(crate) fn source(from: i64) -> Result<Source, Failure> {
     match usize::try_from(from) {
         Ok(rank) => Ok(Source::Rank(rank)),
         Err(_) if from == ANY => Ok(Source::Any),
@@ -27,7 +22,7 @@ fn source(from: i64) -> Result<Source, Failure> {
     }
 }
 
-fn tag_of(tag: i64) -> Result<Tag, Failure> {
+pub(crate) fn tag_of(tag: i64) -> Result<Tag, Failure> {
     match u32::try_from(tag) {
         Ok(tag) => Ok(Tag::Is(tag)),
         Err(_) if tag == ANY => Ok(Tag::Any),
@@ -154,6 +149,22 @@ pub extern "C" fn outlast_comm_member(
     })
 }
 
+/// `outlast_comm_rank_of` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_comm_rank_of(
+    comm: *const Communicator,
+    member: u32,
+    rank: *mut u32,
+) -> c_int {
+    call(|| {
+        let found_rank = borrow_handle(comm)?.rank_of(MemberId(member));
+        if let Some(found_rank) = found_rank {
+            write_result(rank, found_rank as u32);
+        }
+        found(found_rank.is_some())
+    })
+}
+
 /// `outlast_comm_send` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_comm_send(
@@ -216,86 +227,6 @@ pub extern "C" fn outlast_comm_probe(
         }
         found(next.is_some())
     })
-}
-
-/// `outlast_comm_start_receive` of outlast.h.
-#[unsafe(no_mangle)]
-pub extern "C" fn outlast_comm_start_receive(
-    comm: *const Communicator,
-    from: i64,
-    tag: i64,
-    request: *mut *mut CRequest,
-) -> c_int {
-    call(|| {
-        let (comm, from, tag) = (borrow_handle(comm)?, source(from)?, tag_of(tag)?);
-        give_handle(request, || {
-            Ok(CRequest { request: comm.start_receive(from, tag)?, received: None })
-        })
-    })
-}
-
-/// Copies the message of a request out. A message that does not fit stays in the request.
-fn deliver(
-    request: &mut CRequest,
-    buffer: *mut c_void,
-    capacity: usize,
-    len: *mut usize,
-    sender: *mut u32,
-    sent_tag: *mut u32,
-) -> CallResult {
-    let Some(received) = &request.received else { return Ok(Status::Absent) };
-    write_result(sender, received.source as u32);
-    write_result(sent_tag, received.tag);
-    copy_out(&received.bytes, buffer, capacity, len)?;
-    request.received = None;
-    Ok(Status::Ok)
-}
-
-/// `outlast_request_test` of outlast.h.
-#[unsafe(no_mangle)]
-pub extern "C" fn outlast_request_test(
-    request: *mut CRequest,
-    buffer: *mut c_void,
-    capacity: usize,
-    len: *mut usize,
-    sender: *mut u32,
-    sent_tag: *mut u32,
-) -> c_int {
-    call(|| {
-        let request = borrow_handle_mut(request)?;
-        if request.received.is_none() {
-            if request.request.is_over() {
-                return Err(outlast::rma::Error::AlreadyTaken.into());
-            }
-            request.received = request.request.test().transpose()?;
-        }
-        deliver(request, buffer, capacity, len, sender, sent_tag)
-    })
-}
-
-/// `outlast_request_wait` of outlast.h.
-#[unsafe(no_mangle)]
-pub extern "C" fn outlast_request_wait(
-    request: *mut CRequest,
-    buffer: *mut c_void,
-    capacity: usize,
-    len: *mut usize,
-    sender: *mut u32,
-    sent_tag: *mut u32,
-) -> c_int {
-    call(|| {
-        let request = borrow_handle_mut(request)?;
-        if request.received.is_none() {
-            request.received = Some(request.request.wait()?);
-        }
-        deliver(request, buffer, capacity, len, sender, sent_tag)
-    })
-}
-
-/// `outlast_request_free` of outlast.h.
-#[unsafe(no_mangle)]
-pub extern "C" fn outlast_request_free(request: *mut CRequest) {
-    drop(take_handle(request));
 }
 
 /// `outlast_comm_barrier` of outlast.h.

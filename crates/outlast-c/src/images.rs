@@ -2,7 +2,7 @@
 
 use crate::call::{
     CallResult, borrow_handle, bytes, call, copy_out, done, failure, give_handle, items_mut,
-    opened, options_at, take_handle, text, write_result,
+    opened, options_at, take_handle, text, write_list, write_result,
 };
 use crate::regions::{CRegionOptions, image_options};
 use crate::status::Status;
@@ -113,6 +113,23 @@ pub extern "C" fn outlast_images_missing(images: *const Images, pieces: *mut usi
     call(|| {
         write_result(pieces, borrow_handle(images)?.pieces_missing()?);
         Ok(Status::Ok)
+    })
+}
+
+/// `outlast_images_holders` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_images_holders(
+    images: *const Images,
+    members: *mut u32,
+    capacity: usize,
+    count: *mut usize,
+    is_apart: *mut c_int,
+) -> c_int {
+    call(|| {
+        let images = borrow_handle(images)?;
+        write_result(is_apart, c_int::from(images.is_apart_as_asked()));
+        let holders: Vec<u32> = images.holders().iter().map(|member| member.0).collect();
+        write_list(&holders, members, capacity, count)
     })
 }
 

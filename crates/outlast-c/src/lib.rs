@@ -18,6 +18,7 @@ pub mod images;
 pub mod job;
 pub mod listing;
 pub mod regions;
+pub mod request;
 pub mod seats;
 pub mod snapshot;
 pub mod stats;

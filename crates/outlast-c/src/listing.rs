@@ -1,7 +1,8 @@
 //! Listing keys, with or without their values; lost keys and partitions.
 
 use crate::call::{
-    CVersion, CallResult, bytes, call, done, invalid, items, opened, to_c, write_list, write_result,
+    CVersion, CallResult, Context, bytes, call, done, invalid, items, opened, to_c, write_list,
+    write_result,
 };
 use crate::status::Status;
 use crate::store::CStore;
@@ -149,4 +150,26 @@ pub extern "C" fn outlast_accept_loss_of(
     count: usize,
 ) -> c_int {
     call(|| done(opened(store)?.store.accept_loss_of(items(partitions, count)?)))
+}
+
+/// A C function that is called when data is lost.
+pub type Listener =
+    Option<unsafe extern "C" fn(context: *mut c_void, partitions: *const usize, count: usize)>;
+
+/// `outlast_on_loss` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_on_loss(
+    store: *const CStore,
+    listener: Listener,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        let listener = listener.ok_or_else(|| invalid("the function listener is NULL"))?;
+        let context = Context(context);
+        opened(store)?.store.on_loss(move |partitions| {
+            // SAFETY: the caller passed the function, and the context that belongs to it.
+            unsafe { listener(context.get(), partitions.as_ptr(), partitions.len()) }
+        });
+        Ok(Status::Ok)
+    })
 }

@@ -5,12 +5,12 @@
 
 use crate::call::{
     SizedStruct, borrow_handle, borrow_handle_mut, bytes, call, copy_out, done, give_handle,
-    items_mut, opened, options_at, take_handle, text, write_result,
+    invalid, items_mut, opened, options_at, take_handle, text, write_result,
 };
 use crate::status::Status;
 use crate::store::CStore;
 use outlast::image::{ImageError, Level, Options, Owner, Regions};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 
 /// `outlast_regions` of the header.
 pub struct CRegions {
@@ -65,6 +65,11 @@ pub struct CRestored {
     size: u32,
     version: u64,
 }
+
+/// A C function that is called for each region of each owner.
+pub type VisitRegion = Option<
+    unsafe extern "C" fn(context: *mut c_void, owner: u32, name: *const c_char, len: u64) -> c_int,
+>;
 
 /// `OUTLAST_ALL` of the header.
 const ALL: u32 = u32::MAX;
@@ -183,6 +188,33 @@ pub extern "C" fn outlast_region_read(
         let (regions, name) = (borrow_handle(regions)?, text(name)?);
         let owner = if owner == ALL { Owner::All } else { Owner::Number(owner as usize) };
         done(regions.regions.read(owner, name, offset, items_mut(buffer.cast(), len)?))
+    })
+}
+
+/// `outlast_region_owners` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_region_owners(
+    regions: *const CRegions,
+    visit: VisitRegion,
+    context: *mut c_void,
+    count: *mut u32,
+) -> c_int {
+    call(|| {
+        let owners = borrow_handle(regions)?.regions.owners()?;
+        write_result(count, owners.len() as u32);
+        let Some(visit) = visit else { return Ok(Status::Ok) };
+        let regions = owners.iter().zip(0..).flat_map(|(owned, owner)| {
+            owned.iter().map(move |(name, len)| (owner, name.as_str(), *len))
+        });
+        for (owner, name, len) in regions {
+            let name = CString::new(name)
+                .map_err(|_| invalid(format!("the name {name:?} has a null character inside")))?;
+            // SAFETY: the caller passed the function, and the context that belongs to it.
+            if unsafe { visit(context, owner, name.as_ptr(), len) } != 0 {
+                break;
+            }
+        }
+        Ok(Status::Ok)
     })
 }
 

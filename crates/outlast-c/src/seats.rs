@@ -5,7 +5,7 @@
 //! is valid until the function returns.
 
 use crate::call::{
-    SizedStruct, borrow_handle, bytes, call, copy_out, done, invalid, items, items_mut,
+    Context, SizedStruct, borrow_handle, bytes, call, copy_out, done, invalid, items, items_mut,
     last_message, opened, options_at, write_result,
 };
 use crate::status::Status;
@@ -39,20 +39,6 @@ pub struct CSeatOptions {
 // SAFETY: `repr(C)`, the size first, and zero is valid for numbers.
 unsafe impl SizedStruct for CSeatOptions {
     const NAME: &'static str = "outlast_seat_options";
-}
-
-/// The context of the program's function.
-struct Context(*mut c_void);
-
-// SAFETY: the header says that several threads may call the function at a time, with the context.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
-
-impl Context {
-    fn get(&self) -> *mut c_void {
-        self.0
-    }
 }
 
 fn protect_options(given: &CSeatOptions) -> Protect {
@@ -127,6 +113,12 @@ pub extern "C" fn outlast_seat_number(seat: *const Seat) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_seat_count(seat: *const Seat) -> u32 {
     borrow_handle(seat).map_or(0, |seat| seat.seats() as u32)
+}
+
+/// `outlast_seat_bytes` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_seat_bytes(seat: *const Seat) -> u64 {
+    borrow_handle(seat).map_or(0, Seat::bytes)
 }
 
 /// `outlast_seat_is_replaying` of outlast.h.

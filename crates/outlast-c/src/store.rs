@@ -1,13 +1,14 @@
 //! The store: opening, reading and writing keys, waiting for them, deaths and heirs.
 
 use crate::call::{
-    CVersion, CallResult, Failure, Shell, SizedStruct, borrow_handle_mut, bytes, call, close_shell,
-    copy_out, deadline, done, found, give_shell, invalid, items, items_mut, opened, options_at,
-    read_into, text, to_c, version_at, write_list, write_result,
+    CVersion, CallResult, Failure, Shell, SizedStruct, borrow_handle, borrow_handle_mut, bytes,
+    call, close_shell, copy_out, deadline, done, failure, found, give_handle, give_shell, invalid,
+    items, items_mut, opened, options_at, read_into, take_handle, text, to_c, version_at,
+    write_list, write_result,
 };
 use crate::job::CJob;
 use crate::status::Status;
-use outlast::store::{Expect, Mode, Options, Store, StoreError, WaitOutcome};
+use outlast::store::{Expect, Mode, Options, PendingGet, Store, StoreError, Value, WaitOutcome};
 use outlast::{Epoch, Job, MemberId};
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -385,6 +386,67 @@ pub extern "C" fn outlast_put_nb(
         opened(store)?.store.put_nb(bytes(key, key_len)?, bytes(value, len)?)?;
         Ok(Status::Ok)
     })
+}
+
+/// A get that was begun, and its value until it is copied out.
+pub struct CPendingGet {
+    /// `None` once it has given its result.
+    pending: Option<PendingGet>,
+    value: Option<Value>,
+}
+
+/// `outlast_get_nb` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_get_nb(
+    store: *const CStore,
+    key: *const c_void,
+    key_len: usize,
+    pending: *mut *mut CPendingGet,
+) -> c_int {
+    call(|| {
+        let (store, key) = (opened(store)?, bytes(key, key_len)?);
+        give_handle(pending, || {
+            Ok(CPendingGet { pending: Some(store.store.get_nb(key)), value: None })
+        })
+    })
+}
+
+/// `outlast_pending_is_ready` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_pending_is_ready(pending: *const CPendingGet) -> c_int {
+    let is_ready = |get: &CPendingGet| get.pending.as_ref().is_none_or(PendingGet::is_ready);
+    borrow_handle(pending).map_or(0, |get| c_int::from(is_ready(get)))
+}
+
+/// `outlast_pending_get` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_pending_get(
+    pending: *mut CPendingGet,
+    buffer: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+    version: *mut CVersion,
+) -> c_int {
+    call(|| {
+        let get = borrow_handle_mut(pending)?;
+        if get.value.is_none() {
+            let pending = get.pending.take().ok_or_else(|| {
+                failure(Status::Over, "the get has given its result already; begin another")
+            })?;
+            get.value = pending.wait()?;
+        }
+        let Some(value) = &get.value else { return Ok(Status::Absent) };
+        write_result(version, to_c(value.version()));
+        copy_out(value.bytes(), buffer, capacity, len)?;
+        get.value = None;
+        Ok(Status::Ok)
+    })
+}
+
+/// `outlast_pending_free` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_pending_free(pending: *mut CPendingGet) {
+    drop(take_handle(pending));
 }
 
 /// `outlast_flush` of outlast.h.

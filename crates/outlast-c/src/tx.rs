@@ -2,7 +2,7 @@
 
 use crate::call::{
     CVersion, Failure, borrow_handle, borrow_handle_mut, bytes, call, copy_out, deadline, found,
-    give_handle, invalid, last_message, opened, take_handle, version_at, write_result,
+    give_handle, invalid, last_message, opened, take_handle, to_c, version_at, write_result,
 };
 use crate::status::Status;
 use crate::store::{CStore, OpenStore};
@@ -29,6 +29,15 @@ pub extern "C" fn outlast_lock(
             write_result(abandoned, locked.abandoned_by().map_or(-1, |member| i64::from(member.0)));
             Ok(locked)
         })
+    })
+}
+
+/// `outlast_lock_version` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_lock_version(guard: *const LockGuard, version: *mut CVersion) -> c_int {
+    call(|| {
+        write_result(version, to_c(borrow_handle(guard)?.version()));
+        Ok(Status::Ok)
     })
 }
 
@@ -60,6 +69,44 @@ pub extern "C" fn outlast_tx_get(
     call(|| match borrow_handle_mut(tx)?.get(bytes(key, key_len)?)? {
         Some(value) => copy_out(&value, buffer, capacity, len),
         None => Ok(Status::Absent),
+    })
+}
+
+/// `outlast_tx_get_before` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_tx_get_before(
+    tx: *mut Transaction,
+    key: *const c_void,
+    key_len: usize,
+    buffer: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+    version: *mut CVersion,
+) -> c_int {
+    call(|| match borrow_handle_mut(tx)?.get_before(bytes(key, key_len)?)? {
+        Some(value) => {
+            write_result(version, to_c(value.version()));
+            copy_out(value.bytes(), buffer, capacity, len)
+        }
+        None => Ok(Status::Absent),
+    })
+}
+
+/// `outlast_tx_version` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_tx_version(
+    tx: *const Transaction,
+    key: *const c_void,
+    key_len: usize,
+    version: *mut CVersion,
+) -> c_int {
+    call(|| {
+        let (tx, key) = (borrow_handle(tx)?, bytes(key, key_len)?);
+        let set = tx.versions().iter().find(|(name, _)| name == key);
+        if let Some((_, set)) = set {
+            write_result(version, to_c(*set));
+        }
+        found(set.is_some())
     })
 }
 

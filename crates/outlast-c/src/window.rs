@@ -380,3 +380,12 @@ pub extern "C" fn outlast_window_attach(
 pub extern "C" fn outlast_window_detach(window: *const Window, offset: u64) -> c_int {
     call(|| done(borrow_handle(window)?.detach(offset)))
 }
+
+/// `outlast_window_bytes_aside` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_window_bytes_aside(window: *const Window, aside: *mut u64) -> c_int {
+    call(|| {
+        write_result(aside, borrow_handle(window)?.bytes_aside()?);
+        Ok(Status::Ok)
+    })
+}

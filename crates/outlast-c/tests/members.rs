@@ -49,6 +49,22 @@ fn cpp_programs_shrink_communicators_and_windows_after_a_death() {
 }
 
 #[test]
+fn a_seat_and_an_image_in_cpp_outlast_their_member() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("seats");
+    compile_cpp("tests/cpp/seats.cpp", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
+fn cpp_programs_recover_together_and_learn_of_losses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("recover");
+    compile_cpp("tests/cpp/recover.cpp", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
 fn the_pool_in_cpp_counts_each_task_once_when_a_worker_dies() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("pool");
@@ -136,7 +152,7 @@ fn c_programs_are_clean_under_sanitizers() {
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
     ];
-    for name in ["bad", "members", "calls", "windows"] {
+    for name in ["bad", "members", "calls", "windows", "seats"] {
         let program = folder.path().join(name);
         compile_with("cc", &options, &format!("tests/c/{name}.c"), &program);
         if name == "bad" {

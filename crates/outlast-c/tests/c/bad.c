@@ -73,7 +73,23 @@ static void null_handles(outlast_job *job) {
     REFUSED(OUTLAST_INVALID, "NULL", outlast_tx_put(NULL, "k", 1, "v", 1));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_transaction(store, NULL, NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_transaction(NULL, body, NULL));
-    CHECK(outlast_recovery_tx(NULL) == NULL);
+    CHECK(outlast_recovery_tx(NULL) == NULL && outlast_pending_is_ready(NULL) == 0);
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_get_nb(store, "k", 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_pending_get(NULL, buffer, 8, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_on_loss(store, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_lock_version(NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_tx_version(NULL, "k", 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_region_owners(NULL, NULL, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_images_holders(NULL, NULL, 0, NULL, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_comm_start_send(NULL, 0, 0, "m", 1, NULL));
+    outlast_request *none[] = {NULL};
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_request_wait_any(NULL, 1, &count));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_request_test_any(none, 1, &count));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_request_wait_all(none, 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_window_start_put(NULL, 0, 0, "m", 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_window_start_get(NULL, 0, 0, 1, NULL));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_window_request_wait(NULL, buffer, 8, NULL));
+    CHECK(outlast_seat_bytes(NULL) == 0);
     REFUSED(OUTLAST_INVALID, "NULL", outlast_recover_end(NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_snapshots_open(store, NULL, NULL, NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_snapshot_take(NULL, NULL));
@@ -91,6 +107,8 @@ static void null_handles(outlast_job *job) {
     outlast_pin_free(NULL);
     outlast_tx_free(NULL);
     outlast_request_free(NULL);
+    outlast_window_request_free(NULL);
+    outlast_pending_free(NULL);
     outlast_snapshots_free(NULL);
     outlast_window_discard(NULL);
 }

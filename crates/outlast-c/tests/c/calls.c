@@ -94,6 +94,98 @@ static void pins_and_batches(uint32_t me) {
     CHECK(reads[3].status == OUTLAST_TOO_SMALL && reads[3].len == 5);
 }
 
+/* Gets that were begun, what a transaction sees and sets, and the token of a lock. */
+static void begun_and_versioned(uint32_t me) {
+    char key[32], buffer[16];
+    int key_len = snprintf(key, sizeof key, "begun/%u", me);
+    size_t len = 0;
+    outlast_version put, found;
+    outlast_pending *pending;
+    EXPECT(OUTLAST_OK, outlast_get_nb(store, key, key_len, &pending));
+    EXPECT(OUTLAST_ABSENT, outlast_pending_get(pending, buffer, sizeof buffer, &len, NULL));
+    EXPECT(OUTLAST_OVER, outlast_pending_get(pending, buffer, sizeof buffer, &len, NULL));
+    outlast_pending_free(pending);
+    EXPECT(OUTLAST_OK, outlast_put(store, key, key_len, "value", 5, &put));
+    EXPECT(OUTLAST_OK, outlast_get_nb(store, key, key_len, &pending));
+    while (!outlast_pending_is_ready(pending)) usleep(1000);
+    EXPECT(OUTLAST_TOO_SMALL, outlast_pending_get(pending, buffer, 2, &len, NULL));
+    CHECK(len == 5);
+    EXPECT(OUTLAST_OK, outlast_pending_get(pending, buffer, sizeof buffer, &len, &found));
+    CHECK(len == 5 && memcmp(buffer, "value", 5) == 0 && found.counter == put.counter);
+    EXPECT(OUTLAST_OVER, outlast_pending_get(pending, buffer, sizeof buffer, &len, NULL));
+    outlast_pending_free(pending);
+    EXPECT(OUTLAST_OK, outlast_get_nb(store, key, key_len, &pending));
+    outlast_pending_free(pending);
+
+    outlast_tx *tx;
+    EXPECT(OUTLAST_OK, outlast_tx_begin(store, &tx));
+    EXPECT(OUTLAST_OK, outlast_tx_put(tx, key, key_len, "changed", 7));
+    EXPECT(OUTLAST_OK,
+           outlast_tx_get_before(tx, key, key_len, buffer, sizeof buffer, &len, &found));
+    CHECK(len == 5 && memcmp(buffer, "value", 5) == 0 && found.counter == put.counter);
+    EXPECT(OUTLAST_ABSENT, outlast_tx_get_before(tx, "none", 4, buffer, 8, &len, NULL));
+    EXPECT(OUTLAST_ABSENT, outlast_tx_version(tx, key, key_len, &found));
+    EXPECT(OUTLAST_OK, outlast_tx_commit(tx));
+    EXPECT(OUTLAST_OK, outlast_tx_version(tx, key, key_len, &found));
+    CHECK(found.counter > put.counter && found.writer == me);
+    EXPECT(OUTLAST_ABSENT, outlast_tx_version(tx, "none", 4, &found));
+    outlast_tx_free(tx);
+
+    outlast_lock_guard *guard;
+    outlast_version first, second;
+    key_len = snprintf(key, sizeof key, "lock/%u", me);
+    EXPECT(OUTLAST_OK, outlast_lock(store, key, key_len, 1000, &guard, NULL));
+    EXPECT(OUTLAST_OK, outlast_lock_version(guard, &first));
+    EXPECT(OUTLAST_OK, outlast_unlock(guard));
+    EXPECT(OUTLAST_OK, outlast_lock(store, key, key_len, 1000, &guard, NULL));
+    EXPECT(OUTLAST_OK, outlast_lock_version(guard, &second));
+    EXPECT(OUTLAST_OK, outlast_unlock(guard));
+    CHECK(second.counter > first.counter);
+}
+
+/* Adds up the regions of all owners: each has a region of its number plus one bytes. */
+static int sum_regions(void *context, uint32_t owner, const char *name, uint64_t len) {
+    CHECK(strcmp(name, "cells") == 0 && len == owner + 1);
+    *(uint64_t *)context += len;
+    return owner == 3;
+}
+
+/* The regions of a checkpoint, as any member finds them. */
+static void owners_of_regions(uint32_t me) {
+    char cells[4] = {0}, cell = 0;
+    outlast_regions *regions;
+    outlast_region_options options = {.struct_size = sizeof options, .bytes = 1 << 16, .set = 4};
+    EXPECT(OUTLAST_OK, outlast_regions_open(store, "owners", &options, &regions));
+    EXPECT(OUTLAST_ABSENT, outlast_restore(regions, NULL));
+    EXPECT(OUTLAST_INVALID, outlast_region_read(regions, 0, "cells", 0, &cell, 1));
+    memset(cells, 'a' + (int)me, sizeof cells);
+    EXPECT(OUTLAST_OK, outlast_protect(regions, "cells", cells, me + 1));
+    EXPECT(OUTLAST_OK, outlast_checkpoint(regions, 1, NULL, 0));
+    uint64_t sum = 0;
+    uint32_t owners = 0;
+    EXPECT(OUTLAST_OK, outlast_region_owners(regions, sum_regions, &sum, &owners));
+    CHECK(owners == 4 && sum == 1 + 2 + 3 + 4);
+    EXPECT(OUTLAST_OK, outlast_region_owners(regions, NULL, NULL, &owners));
+    EXPECT(OUTLAST_OK, outlast_region_read(regions, 3, "cells", 3, &cell, 1));
+    CHECK(cell == 'd');
+    EXPECT(OUTLAST_OK, outlast_regions_close(regions));
+}
+
+/* What a listener was told. */
+struct told {
+    outlast_store *single;
+    volatile size_t partitions;
+};
+
+static void note_loss(void *context, const size_t *partitions, size_t count) {
+    struct told *told = context;
+    size_t lost = 0;
+    CHECK(count > 0 && partitions[0] <= partitions[count - 1]);
+    EXPECT(OUTLAST_OK, outlast_lost_partitions(told->single, NULL, 0, &lost));
+    CHECK(lost == count);
+    __atomic_store_n(&told->partitions, count, __ATOMIC_SEQ_CST);
+}
+
 static void figures(void) {
     outlast_stats stats = {.struct_size = sizeof stats};
     outlast_totals totals = {.struct_size = sizeof totals};
@@ -148,8 +240,15 @@ int main(int count, char **arguments) {
     CHECK(len == strlen(domain) && memcmp(buffer, domain, len) == 0);
     handles_of_a_runtime(me);
     pins_and_batches(me);
+    begun_and_versioned(me);
+    owners_of_regions(me);
     EXPECT(OUTLAST_OK, outlast_barrier(job));
     figures();
+    /* A store whose values have a single replica each: a death loses some of them. */
+    struct told told = {NULL, 0};
+    outlast_options alone = {sizeof alone, .replicas = 1, .name = "single", .partitions = 16};
+    EXPECT(OUTLAST_OK, outlast_open(job, &alone, &told.single));
+    EXPECT(OUTLAST_OK, outlast_on_loss(told.single, note_loss, &told));
 
     /* The members put a part each; every member counts them, and reads them together. */
     char key[32], part = (char)(me + 1);
@@ -220,6 +319,9 @@ int main(int count, char **arguments) {
     CHECK(alive == 3 && living[0] == 0 && living[2] == 2);
     EXPECT(OUTLAST_OK, outlast_wait_repaired(store, 30000, &missing, &lost));
     CHECK(missing == 0 && lost == 0);
+    while (__atomic_load_n(&told.partitions, __ATOMIC_SEQ_CST) == 0) usleep(1000);
+    EXPECT(OUTLAST_OK, outlast_barrier(job));
+    EXPECT(OUTLAST_OK, outlast_close(told.single));
     size_t partitions = 9;
     EXPECT(OUTLAST_OK, outlast_lost_partitions(store, NULL, 0, &partitions));
     CHECK(partitions == 0);

@@ -23,6 +23,7 @@ static int body(void *context, const outlast_seat *seat) {
     CHECK(context == &job);
     uint32_t me = outlast_seat_number(seat), seats = outlast_seat_count(seat);
     uint32_t right = (me + 1) % seats;
+    CHECK(outlast_seat_bytes(seat) == BYTES);
     uint64_t step = 0, before = 0, number = 0;
     size_t len = 0;
     int is_saved = 0, is_whole = -1, status = outlast_seat_note(seat, &step, sizeof step, &len);
@@ -94,6 +95,10 @@ int main(void) {
     EXPECT(OUTLAST_TOO_SMALL, outlast_image_load(images, name, copy, 9, &len, note, 8, &note_len));
     CHECK(len == 100000 && note_len == 4);
     EXPECT(OUTLAST_OK, outlast_images_missing(images, &missing));
+    uint32_t holders[8];
+    int is_apart = -1;
+    EXPECT(OUTLAST_OK, outlast_images_holders(images, holders, 8, &len, &is_apart));
+    CHECK(len == 4 && holders[0] < 4 && (is_apart == 0 || is_apart == 1));
     EXPECT(OUTLAST_OK, outlast_barrier(job));
 
     outlast_seat_options seats = {.struct_size = sizeof seats, .bytes = BYTES, .set = 4};

@@ -36,6 +36,99 @@ static void messages(uint32_t me, uint32_t size) {
            outlast_comm_receive(comm, before, 9, buffer, sizeof buffer, &len, NULL, NULL));
 }
 
+static void requests(uint32_t me, uint32_t size) {
+    char buffer[16];
+    size_t len = 0, index = 9;
+    uint32_t sender = 99, rank = 99, next = (me + 1) % size, before = (me + size - 1) % size;
+    EXPECT(OUTLAST_OK, outlast_comm_rank_of(comm, next, &rank));
+    CHECK(rank == next);
+    EXPECT(OUTLAST_ABSENT, outlast_comm_rank_of(comm, size, &rank));
+    /* Of two receives and a send the send is complete first, then what comes. */
+    outlast_request *list[3], *twice[2];
+    EXPECT(OUTLAST_OK, outlast_comm_start_receive(comm, before, 20, &list[0]));
+    EXPECT(OUTLAST_OK, outlast_comm_start_receive(comm, before, 21, &list[1]));
+    EXPECT(OUTLAST_ABSENT, outlast_request_test_any(list, 2, &index));
+    EXPECT(OUTLAST_OK, outlast_comm_barrier(comm));
+    EXPECT(OUTLAST_OK, outlast_comm_start_send(comm, next, 21, "second", 6, &list[2]));
+    EXPECT(OUTLAST_OK, outlast_request_wait(list[2], buffer, sizeof buffer, &len, &sender, NULL));
+    CHECK(len == 0 && sender == me);
+    EXPECT(OUTLAST_OK, outlast_request_wait_any(list, 3, &index));
+    CHECK(index == 1);
+    /* A message that does not fit stays, and is found again. */
+    EXPECT(OUTLAST_TOO_SMALL, outlast_request_wait(list[1], buffer, 3, &len, NULL, NULL));
+    EXPECT(OUTLAST_OK, outlast_request_test_any(list, 3, &index));
+    CHECK(index == 1 && len == 6);
+    EXPECT(OUTLAST_OK, outlast_request_wait(list[1], buffer, sizeof buffer, &len, &sender, NULL));
+    CHECK(len == 6 && sender == before && memcmp(buffer, "second", 6) == 0);
+    EXPECT(OUTLAST_OK, outlast_comm_barrier(comm));
+    EXPECT(OUTLAST_OK, outlast_comm_send(comm, next, 20, "first", 5));
+    int statuses[3] = {9, 9, 9};
+    EXPECT(OUTLAST_OK, outlast_request_wait_all(list, 3, statuses));
+    CHECK(statuses[0] == OUTLAST_OK);
+    CHECK(statuses[1] == OUTLAST_OVER && statuses[2] == OUTLAST_OVER);
+    EXPECT(OUTLAST_OK, outlast_request_wait_all(list, 3, statuses));
+    CHECK(statuses[0] == OUTLAST_OK);
+    EXPECT(OUTLAST_OK, outlast_request_test(list[0], buffer, sizeof buffer, &len, NULL, NULL));
+    CHECK(len == 5 && memcmp(buffer, "first", 5) == 0);
+    EXPECT(OUTLAST_OVER, outlast_request_wait_any(list, 3, &index));
+    EXPECT(OUTLAST_OVER, outlast_request_test_any(list, 3, &index));
+    twice[0] = twice[1] = list[0];
+    EXPECT(OUTLAST_INVALID, outlast_request_wait_any(twice, 2, &index));
+    for (int at = 0; at < 3; at++) outlast_request_free(list[at]);
+}
+
+/* Operations of a window as requests, with results of their own. */
+static void operations(outlast_window *window, uint32_t me) {
+    enum { PUT, SUM, LEAST, ADD, LOWER, SWAP, REQUESTS };
+    outlast_window_request *list[REQUESTS], *get;
+    uint64_t one = 1, word = 9, found[3] = {0, 0, 0}, aside = 9;
+    int64_t minus = -4, least = 9;
+    size_t len = 9;
+    char buffer[8];
+    EXPECT(OUTLAST_OK, outlast_window_start_put(window, me, 0, "request", 8, &list[PUT]));
+    EXPECT(OUTLAST_OK, outlast_window_start_accumulate_u64(window, me, 8, OUTLAST_OP_SUM, &one, 1,
+                                                           &list[SUM]));
+    EXPECT(OUTLAST_OK, outlast_window_start_accumulate_i64(window, me, 16, OUTLAST_OP_MIN, &minus,
+                                                           1, &list[LEAST]));
+    for (int at = 0; at <= LEAST; at++) {
+        EXPECT(OUTLAST_OK, outlast_window_request_wait(list[at], buffer, sizeof buffer, &len));
+    }
+    EXPECT(OUTLAST_OK, outlast_window_start_fetch_and_op_u64(window, me, 8, OUTLAST_OP_SUM, 6,
+                                                             &list[ADD]));
+    EXPECT(OUTLAST_OK, outlast_window_start_fetch_and_op_i64(window, me, 16, OUTLAST_OP_MIN, -5,
+                                                             &list[LOWER]));
+    EXPECT(OUTLAST_OK,
+           outlast_window_start_compare_and_swap(window, me, 24, 0, 9, &list[SWAP]));
+    EXPECT(OUTLAST_TOO_SMALL, outlast_window_request_wait(list[ADD], &word, 4, &len));
+    EXPECT(OUTLAST_OK, outlast_window_request_test(list[ADD], &word, sizeof word, &len));
+    CHECK(len == sizeof word && word == 1);
+    EXPECT(OUTLAST_OK, outlast_window_request_wait(list[LOWER], &least, sizeof least, NULL));
+    CHECK(least == -4);
+    EXPECT(OUTLAST_OK, outlast_window_request_wait(list[SWAP], &word, sizeof word, NULL));
+    CHECK(word == 0);
+    EXPECT(OUTLAST_OVER, outlast_window_request_test(list[SWAP], &word, sizeof word, NULL));
+    EXPECT(OUTLAST_OVER, outlast_window_request_wait(list[SWAP], &word, sizeof word, NULL));
+    for (int at = 0; at < REQUESTS; at++) outlast_window_request_free(list[at]);
+    EXPECT(OUTLAST_OK, outlast_window_start_get(window, me, 8, sizeof found, &get));
+    int status;
+    do status = outlast_window_request_test(get, found, sizeof found, &len);
+    while (status == OUTLAST_ABSENT);
+    CHECK(status == OUTLAST_OK && len == sizeof found);
+    CHECK(found[0] == 7 && (int64_t)found[1] == -5 && found[2] == 9);
+    outlast_window_request_free(get);
+    /* A request that is given up goes on, and a flush completes it. */
+    EXPECT(OUTLAST_OK, outlast_window_start_put(window, me, 0, "given up", 8, &get));
+    outlast_window_request_free(get);
+    EXPECT(OUTLAST_OK, outlast_window_flush(window, me));
+    EXPECT(OUTLAST_OK, outlast_window_get(window, me, 0, buffer, sizeof buffer));
+    CHECK(memcmp(buffer, "given up", 8) == 0);
+    EXPECT(OUTLAST_INVALID, outlast_window_start_get(window, me, 60, 8, &get));
+    EXPECT(OUTLAST_INVALID, outlast_window_start_fetch_and_op_u64(window, me, 4, OUTLAST_OP_SUM, 1,
+                                                                  &get));
+    EXPECT(OUTLAST_OK, outlast_window_bytes_aside(window, &aside));
+    CHECK(aside == 0);
+}
+
 static void collectives(uint32_t me, uint32_t size) {
     uint64_t sums[2] = {me, 1};
     EXPECT(OUTLAST_OK, outlast_comm_allreduce_u64(comm, OUTLAST_OP_SUM, sums, 2));
@@ -153,10 +246,19 @@ int main(void) {
     uint32_t me = outlast_comm_rank(comm), size = outlast_comm_size(comm), last = size - 1;
     CHECK(size == 4 && me == outlast_me(job));
     messages(me, size);
+    requests(me, size);
     collectives(me, size);
     windows(me, size);
     outlast_window *window;
     EXPECT(OUTLAST_OK, outlast_window_open(comm, 64, &window));
+    operations(window, me);
+    EXPECT(OUTLAST_OK, outlast_comm_barrier(comm));
+    outlast_request *last_request[2];
+    outlast_window_request *lost;
+    if (me != last) {
+        EXPECT(OUTLAST_OK, outlast_comm_start_receive(comm, last, 30, &last_request[0]));
+        EXPECT(OUTLAST_OK, outlast_comm_start_receive(comm, (me + 1) % last, 30, &last_request[1]));
+    }
     if (me == last) {
         EXPECT(OUTLAST_OK, outlast_window_lock(window, 0, OUTLAST_LOCK_EXCLUSIVE));
     }
@@ -167,6 +269,11 @@ int main(void) {
         fflush(stdout);
         for (;;) pause();
     }
+    int statuses[2] = {9, 9};
+    EXPECT(OUTLAST_PROC_FAILED, outlast_request_wait_all(last_request, 2, statuses));
+    CHECK(statuses[0] == OUTLAST_PROC_FAILED && statuses[1] == OUTLAST_PROC_FAILED_PENDING);
+    for (int at = 0; at < 2; at++) outlast_request_free(last_request[at]);
+    EXPECT(OUTLAST_PROC_FAILED, outlast_window_start_put(window, last, 0, "x", 1, &lost));
     EXPECT(OUTLAST_PROC_FAILED, outlast_comm_receive(comm, last, 1, buffer, 8, NULL, NULL, NULL));
     uint32_t ranks[4];
     size_t count = 0;

@@ -40,6 +40,51 @@ static void messages(const outlast::Comm &comm) {
     CHECK(ec == Status::interrupted);
 }
 
+/* Receives, a send and operations of a window, completed in any order. */
+static void requests(const outlast::Comm &comm) {
+    const std::uint32_t me = comm.rank(), size = comm.size();
+    const std::uint32_t next = (me + 1) % size, before = (me + size - 1) % size;
+    CHECK(comm.rank_of(next) == next && !comm.rank_of(9));
+    std::vector<outlast::Request> list;
+    list.push_back(comm.start_receive(before, 20));
+    list.push_back(comm.start_receive(before, 21));
+    CHECK(!outlast::Request::test_any(list));
+    comm.barrier();
+    const std::string large(1000, 'l');
+    list.push_back(comm.start_send(next, 21, large));
+    CHECK(list[2].wait()->bytes.empty());
+    CHECK(outlast::Request::wait_any(list) == 1);
+    CHECK(outlast::Request::test_any(list) == std::size_t{1} && list[1].wait()->bytes == large);
+    comm.barrier();
+    comm.send(next, 20, "first");
+    outlast::Request::wait_all(list);
+    CHECK(list[0].test()->bytes == "first");
+    EXPECT(Status::over, outlast::Request::wait_any(list));
+
+    outlast::Window window = outlast::Window::open(comm, 64);
+    window.start_put(me, 0, "request!").wait();
+    window.start_accumulate(me, 8, outlast::Op::sum, std::vector<std::uint64_t>{1}).wait();
+    window.start_accumulate(me, 16, outlast::Op::min, std::vector<std::int64_t>{-4}).wait();
+    auto add = window.start_fetch_and_op(me, 8, outlast::Op::sum, std::uint64_t{6});
+    auto least = window.start_fetch_and_op(me, 16, outlast::Op::min, std::int64_t{-5});
+    auto swap = window.start_compare_and_swap(me, 24, 0, 9);
+    CHECK(least.wait_word<std::int64_t>() == -4 && add.wait_word<std::uint64_t>() == 1);
+    CHECK(swap.wait()->size() == 8);
+    EXPECT(Status::over, swap.test());
+    auto get = window.start_get(me, 0, 8);
+    std::optional<std::string> bytes;
+    while (!bytes) {
+        bytes = get.test();
+    }
+    CHECK(bytes == "request!");
+    std::uint64_t words[3];
+    window.get(me, 8, words, sizeof words);
+    CHECK(words[0] == 7 && words[1] == static_cast<std::uint64_t>(-5) && words[2] == 9);
+    EXPECT(Status::invalid, window.start_get(me, 60, 8));
+    CHECK(window.bytes_aside() == 0);
+    window.close();
+}
+
 static void collectives(const outlast::Comm &comm) {
     const std::uint32_t me = comm.rank(), size = comm.size();
     std::vector<std::uint64_t> sums{me, 1};
@@ -175,6 +220,7 @@ int main(int argc, char **argv) {
     const std::uint32_t me = comm.rank(), last = comm.size() - 1;
     CHECK(comm.size() == 4 && me == job.me());
     messages(comm);
+    requests(comm);
     collectives(comm);
     windows(comm);
     store_calls(job, store, argv[1]);
@@ -234,6 +280,9 @@ int main(int argc, char **argv) {
     CHECK(at.version == 1 && at.size == 3 && regions.note().substr(0, 5) == "note ");
     double lost = 0;
     regions.read(last, "cells", 8 * 999, &lost, sizeof lost);
+    const auto owners = regions.owners();
+    CHECK(owners.size() == 4 && owners[last].size() == 1);
+    CHECK(owners[last][0].first == "cells" && owners[last][0].second == 8000);
     CHECK(lost == last + 0.5);
     regions.close();
     CHECK(store.wait_repaired(30s));
