@@ -118,6 +118,15 @@ impl Job {
         Ok(py.detach(|| self.job.domain(member))?)
     }
 
+    /// Makes sure that a member is dead: kills it if it lives, and waits for the proof. Raises
+    /// Timeout if there is none within this time.
+    fn fence(&self, py: Python<'_>, number: u32, seconds: f64) -> PyResult<()> {
+        let (job, member, limit) =
+            (self.job.clone(), member(&self.job, number)?, duration(seconds)?);
+        let fence = move || job.fence(member, job.now().after(limit));
+        Ok(interruptible(py, fence)?.map_err(Failure::from)?)
+    }
+
     fn __repr__(&self) -> String {
         format!("<outlast.Job: member {} of {}>", self.me(), self.members())
     }

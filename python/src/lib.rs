@@ -12,6 +12,7 @@
 mod buffer;
 mod error;
 mod handle;
+mod images;
 mod job;
 mod lock;
 mod regions;
@@ -36,5 +37,6 @@ fn _outlast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<regions::Regions>()?;
     module.add_class::<regions::Restored>()?;
     module.add_class::<snapshot::Snapshots>()?;
+    module.add_class::<images::Images>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -72,21 +72,21 @@ impl Regions {
     }
 }
 
-/// The bytes of a region that is saved: a view, or a copy of what is not contiguous.
-enum Region {
+/// The bytes of a region or image that is saved: a view, or a copy of what is not contiguous.
+pub(crate) enum Region {
     View(View),
     Copy(Vec<u8>),
 }
 
 impl Region {
-    fn of(value: &Bound<'_, PyAny>) -> PyResult<Region> {
+    pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Region> {
         Ok(match buffer::value(value)? {
             buffer::Bytes::View(view) => Region::View(view),
             buffer::Bytes::Object(bytes) => Region::Copy(bytes.as_bytes().to_vec()),
         })
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Region::View(view) => view.bytes(),
             Region::Copy(bytes) => bytes,

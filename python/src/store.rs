@@ -3,6 +3,7 @@
 use crate::buffer::{self, Bytes, View};
 use crate::error::{Code, Failure, closed, failure};
 use crate::handle::{Batch, Handle, Pin};
+use crate::images::Images;
 use crate::job::{Job, member};
 use crate::lock::Lock;
 use crate::regions::{Regions, region_options};
@@ -520,9 +521,46 @@ impl Store {
     }
 
     /// Gives up lost data: partitions of which no replica is left become empty and usable again.
-    /// Returns the number of partitions.
-    fn accept_loss(&self, py: Python<'_>) -> Result<usize, Failure> {
-        Ok(self.call(py, |store| store.accept_loss())?.len())
+    /// Returns the number of partitions. With a list of partitions it gives up the data of these
+    /// alone; a partition that is not lost stays unchanged.
+    #[pyo3(signature = (partitions=None))]
+    fn accept_loss(
+        &self,
+        py: Python<'_>,
+        partitions: Option<Vec<usize>>,
+    ) -> Result<usize, Failure> {
+        match partitions {
+            None => Ok(self.call(py, |store| store.accept_loss())?.len()),
+            Some(partitions) => {
+                self.call(py, |store| store.accept_loss_of(&partitions))?;
+                Ok(partitions.len())
+            }
+        }
+    }
+
+    /// Registers a function that is called with a list of partitions after each death that leaves
+    /// lost partitions. It runs in a thread of the library, may call the store, and repair waits
+    /// until it returns. An exception that leaves it is printed.
+    fn on_loss(&self, listener: Bound<'_, PyAny>) -> PyResult<()> {
+        if !listener.is_callable() {
+            let message = format!("{} is no function", listener.get_type());
+            return Err(pyo3::exceptions::PyTypeError::new_err(message));
+        }
+        let listener = listener.unbind();
+        self.get()?.on_loss(move |partitions| {
+            // Python that is about to end calls no function any more.
+            Python::try_attach(|py| {
+                if let Err(error) = listener.call1(py, (partitions.to_vec(),)) {
+                    error.write_unraisable(py, Some(listener.bind(py)));
+                }
+            });
+        });
+        Ok(())
+    }
+
+    /// The partition of a key, as lost_partitions names it. The key need not exist.
+    fn partition_of(&self, key: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.on_key(key, |store, key| store.partition_of(key))
     }
 
     /// The keys that are known to be lost.
@@ -657,6 +695,27 @@ impl Store {
     ) -> PyResult<Regions> {
         let options = region_options(bytes, (set, lose), piece, apart_depth, strict);
         Regions::open(py, self.get()?, name, options)
+    }
+
+    /// Opens images: objects in pieces in the memories of members, which a member saves when it
+    /// wants to, and which any member can load after its death. All living members call it with
+    /// equal options, which are those of regions().
+    #[pyo3(signature = (name, bytes=16 << 20, *, set=8, lose=1, piece=16 << 10, apart_depth=0,
+                        strict=false))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
+    fn images(
+        &self,
+        py: Python<'_>,
+        name: String,
+        bytes: u64,
+        set: usize,
+        lose: usize,
+        piece: usize,
+        apart_depth: usize,
+        strict: bool,
+    ) -> PyResult<Images> {
+        let options = region_options(bytes, (set, lose), piece, apart_depth, strict);
+        Images::open(py, self.get()?, name, options)
     }
 
     /// Opens a folder of snapshots of this store. Every member of the job opens it. keep: the

@@ -202,6 +202,35 @@ def check_regions(store):
     expect(outlast.OutlastError, lambda: store.regions("other", 0))
 
 
+def check_images(store):
+    images = store.images("images", 1 << 16)
+    cells = array.array("d", range(100))
+    assert images.load("cells") is None and not images.delete("cells")
+    assert images.read("cells", bytearray(1)) is False
+    images.save("cells", b"older", b"note")
+    images.save("cells", cells)
+    assert images.load("cells") == (cells.tobytes(), b"")
+    part = array.array("d", [0.0, 0.0])
+    assert images.read("cells", part, offset=80) and list(part) == [10.0, 11.0]
+    assert images.missing() == 0 and images.delete("cells") and images.load("cells") is None
+    expect(TypeError, lambda: images.save("cells", 5))
+    expect(ValueError, lambda: images.read("cells", bytes(8)))
+    expect(outlast.OutlastError, lambda: images.save("cells", bytes(1 << 17)))
+    images.close()
+    expect(outlast.Closed, lambda: images.load("cells"))
+
+
+def check_losses(job, store):
+    expect(TypeError, lambda: store.on_loss(5))
+    store.on_loss(print)
+    partition = store.partition_of("key")
+    assert store.lost_partitions() == [] and store.accept_loss([partition]) == 1
+    expect(outlast.OutlastError, lambda: store.accept_loss([1 << 30]))
+    expect(OverflowError, lambda: store.accept_loss([-1]))
+    expect(outlast.OutlastError, lambda: job.fence(9, 1))
+    expect(ValueError, lambda: job.fence(0, -1))
+
+
 def main():
     with outlast.join(time_limit=20, domain="rack3/node17") as job, job.open() as store:
         assert job.time_limit == 20.0 and job.dead == [] and job.domain(0) == "rack3/node17"
@@ -217,6 +246,8 @@ def main():
         check_figures(store)
         check_snapshots(job, store)
         check_regions(store)
+        check_images(store)
+        check_losses(job, store)
     assert store.is_closed and repr(store) == "<outlast.Store, closed>"
     print("ok", flush=True)
 

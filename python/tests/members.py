@@ -2,6 +2,7 @@
 survivors take over its keys."""
 
 import sys
+import time
 
 import outlast
 
@@ -62,6 +63,12 @@ def main():
         assert sorted(store.scan("mine/")) == all_keys
         job.barrier()
         last = job.members - 1
+        told = []  # of a store whose values have a single replica each
+        single = job.open(replicas=1, name="single")
+        single.on_loss(lambda partitions: told.extend(partitions))
+        images = store.images("images", 1 << 16, set=4)
+        images.save(mine, b"x" * 9000, b"note")
+        job.barrier()
         if job.me == last:
             print("ready", flush=True)
             store.wait("never", 30)  # this member is killed while it waits
@@ -73,7 +80,17 @@ def main():
             adopted = [key for key in store.keys_of(last) if store.adopt(key)]
             assert f"mine/{last}".encode() in adopted
         assert store[f"mine/{last}"] == b"y" * 1000
+        while not told:
+            time.sleep(0.001)
         job.barrier()  # of the survivors
+        assert sorted(told) == single.lost_partitions()
+        job.barrier()
+        assert single.accept_loss(told) == len(told) > 0 and single.lost_partitions() == []
+        assert images.load(f"mine/{last}") == (b"x" * 9000, b"note") and images.missing() > 0
+        job.fence(last, 1)  # it is dead already
+        job.barrier()
+        images.close()
+        single.close()
         assert store.keys_of(last) == []
     print("ok", flush=True)
 

@@ -34,6 +34,8 @@ def check_types(job, store):
         lambda: store.transact(5),
         lambda: store.snapshots(5),
         lambda: store.regions(5),
+        lambda: store.images(5),
+        lambda: store.on_loss("no function"),
         lambda: store.regions("r").checkpoint(1, [("cells", b"")]),
         lambda: job.open(replicas="two"),
         lambda: job.open(name=b"bytes"),

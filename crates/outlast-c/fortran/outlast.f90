@@ -129,6 +129,11 @@ module outlast
     type(c_ptr) :: handle = c_null_ptr
   end type outlast_request
 
+  ! An operation on a window that was started.
+  type, public :: outlast_window_request
+    type(c_ptr) :: handle = c_null_ptr
+  end type outlast_window_request
+
   ! A window: memory that the members of a communicator show to each other.
   type, public :: outlast_window
     type(c_ptr) :: handle = c_null_ptr
@@ -228,7 +233,12 @@ module outlast
   public :: outlast_window_shrink, outlast_window_grow, outlast_window_attach
   public :: outlast_window_detach, outlast_pin_open, outlast_wait_repaired
   public :: outlast_snapshots_open, outlast_regions_open, outlast_checkpoint
-  public :: outlast_region_note
+  public :: outlast_region_note, outlast_fence, outlast_domain, outlast_hand_over
+  public :: outlast_comm_rank_of, outlast_comm_start_send, outlast_request_wait_any
+  public :: outlast_request_wait_all, outlast_window_start_put, outlast_window_start_get
+  public :: outlast_window_start_accumulate, outlast_window_start_fetch_and_op
+  public :: outlast_window_start_compare_and_swap, outlast_window_request_test
+  public :: outlast_window_request_wait, outlast_window_request_free
 
   ! Puts a value. When the call returns, every replica holds the value.
   interface outlast_put
@@ -278,6 +288,26 @@ module outlast
       import
       type(c_ptr), value :: job
     end function c_living
+    integer(c_int) function c_fence(job, member, milliseconds) bind(C, name="outlast_fence")
+      import
+      type(c_ptr), value :: job
+      integer(c_int32_t), value :: member
+      integer(c_int64_t), value :: milliseconds
+    end function c_fence
+    integer(c_int) function c_domain(job, member, buffer, capacity, length) &
+        bind(C, name="outlast_domain")
+      import
+      type(c_ptr), value :: job
+      integer(c_int32_t), value :: member
+      character(kind=c_char), intent(out) :: buffer(*)
+      integer(c_size_t), value :: capacity
+      integer(c_size_t), intent(out) :: length
+    end function c_domain
+    integer(c_int) function c_hand_over(store, milliseconds) bind(C, name="outlast_hand_over")
+      import
+      type(c_ptr), value :: store
+      integer(c_int64_t), value :: milliseconds
+    end function c_hand_over
     integer(c_int) function c_barrier(job) bind(C, name="outlast_barrier")
       import
       type(c_ptr), value :: job
@@ -634,6 +664,37 @@ module outlast
       integer(c_int64_t), value :: tag
       type(c_ptr), intent(out) :: request
     end function c_comm_start_receive
+    integer(c_int) function c_comm_start_send(comm, to, tag, message, length, request) &
+        bind(C, name="outlast_comm_start_send")
+      import
+      type(c_ptr), value :: comm
+      integer(c_int32_t), value :: to
+      integer(c_int32_t), value :: tag
+      type(*), intent(in) :: message(*)
+      integer(c_size_t), value :: length
+      type(c_ptr), intent(out) :: request
+    end function c_comm_start_send
+    integer(c_int) function c_comm_rank_of(comm, member, rank) &
+        bind(C, name="outlast_comm_rank_of")
+      import
+      type(c_ptr), value :: comm
+      integer(c_int32_t), value :: member
+      integer(c_int32_t), intent(inout) :: rank
+    end function c_comm_rank_of
+    integer(c_int) function c_request_wait_any(requests, count, index) &
+        bind(C, name="outlast_request_wait_any")
+      import
+      type(c_ptr), intent(in) :: requests(*)
+      integer(c_size_t), value :: count
+      integer(c_size_t), intent(inout) :: index
+    end function c_request_wait_any
+    integer(c_int) function c_request_wait_all(requests, count, statuses) &
+        bind(C, name="outlast_request_wait_all")
+      import
+      type(c_ptr), intent(in) :: requests(*)
+      integer(c_size_t), value :: count
+      type(c_ptr), value :: statuses
+    end function c_request_wait_all
     integer(c_int) function c_request_test(request, buffer, capacity, length, sender, sent_tag) &
         bind(C, name="outlast_request_test")
       import
@@ -801,6 +862,76 @@ module outlast
       integer(c_int64_t), intent(in) :: values(*)
       integer(c_size_t), value :: count
     end function c_window_accumulate_i64
+    integer(c_int) function c_window_start_put(window, target, offset, data, length, request) &
+        bind(C, name="outlast_window_start_put")
+      import
+      type(c_ptr), value :: window
+      integer(c_int32_t), value :: target
+      integer(c_int64_t), value :: offset
+      type(*), intent(in) :: data(*)
+      integer(c_size_t), value :: length
+      type(c_ptr), intent(out) :: request
+    end function c_window_start_put
+    integer(c_int) function c_window_start_get(window, target, offset, length, request) &
+        bind(C, name="outlast_window_start_get")
+      import
+      type(c_ptr), value :: window
+      integer(c_int32_t), value :: target
+      integer(c_int64_t), value :: offset
+      integer(c_size_t), value :: length
+      type(c_ptr), intent(out) :: request
+    end function c_window_start_get
+    integer(c_int) function c_window_start_accumulate_i64(window, target, offset, op, values, &
+        count, request) bind(C, name="outlast_window_start_accumulate_i64")
+      import
+      type(c_ptr), value :: window
+      integer(c_int32_t), value :: target
+      integer(c_int64_t), value :: offset
+      integer(c_int), value :: op
+      integer(c_int64_t), intent(in) :: values(*)
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(out) :: request
+    end function c_window_start_accumulate_i64
+    integer(c_int) function c_window_start_fetch_and_op_i64(window, target, offset, op, value, &
+        request) bind(C, name="outlast_window_start_fetch_and_op_i64")
+      import
+      type(c_ptr), value :: window
+      integer(c_int32_t), value :: target
+      integer(c_int64_t), value :: offset
+      integer(c_int), value :: op
+      integer(c_int64_t), value :: value
+      type(c_ptr), intent(out) :: request
+    end function c_window_start_fetch_and_op_i64
+    integer(c_int) function c_window_start_compare_and_swap(window, target, offset, expected, &
+        desired, request) bind(C, name="outlast_window_start_compare_and_swap")
+      import
+      type(c_ptr), value :: window
+      integer(c_int32_t), value :: target
+      integer(c_int64_t), value :: offset
+      integer(c_int64_t), value :: expected
+      integer(c_int64_t), value :: desired
+      type(c_ptr), intent(out) :: request
+    end function c_window_start_compare_and_swap
+    integer(c_int) function c_window_request_test(request, buffer, capacity, length) &
+        bind(C, name="outlast_window_request_test")
+      import
+      type(c_ptr), value :: request
+      type(*) :: buffer(*)
+      integer(c_size_t), value :: capacity
+      integer(c_size_t), intent(inout) :: length
+    end function c_window_request_test
+    integer(c_int) function c_window_request_wait(request, buffer, capacity, length) &
+        bind(C, name="outlast_window_request_wait")
+      import
+      type(c_ptr), value :: request
+      type(*) :: buffer(*)
+      integer(c_size_t), value :: capacity
+      integer(c_size_t), intent(inout) :: length
+    end function c_window_request_wait
+    subroutine c_window_request_free(request) bind(C, name="outlast_window_request_free")
+      import
+      type(c_ptr), value :: request
+    end subroutine c_window_request_free
     integer(c_int) function c_window_fetch_and_op_i64(window, target, offset, op, value, before) &
         bind(C, name="outlast_window_fetch_and_op_i64")
       import
@@ -1031,6 +1162,34 @@ contains
 
   ! ---- The store ----
 
+  ! Makes sure that a member is dead: kills it if it lives, and waits for the proof.
+  subroutine outlast_fence(job, member, milliseconds, ierr)
+    type(outlast_job), intent(in) :: job
+    integer, intent(in) :: member
+    integer, intent(in) :: milliseconds
+    integer, intent(out), optional :: ierr
+    call report(c_fence(job%handle, int(member, c_int32_t), int(milliseconds, c_int64_t)), ierr)
+  end subroutine outlast_fence
+
+  ! The failure domain of a member, such as rack3/node17.
+  subroutine outlast_domain(job, member, path, ierr)
+    type(outlast_job), intent(in) :: job
+    integer, intent(in) :: member
+    character(len=:), allocatable, intent(out) :: path
+    integer, intent(out), optional :: ierr
+    character(kind=c_char) :: buffer(1024)
+    integer(c_size_t) :: length, at
+    integer(c_int) :: code
+    length = 0
+    code = c_domain(job%handle, int(member, c_int32_t), buffer, size(buffer, kind=c_size_t), length)
+    if (code /= outlast_ok) length = 0
+    allocate (character(len=length) :: path)
+    do at = 1, length
+      path(at:at) = buffer(at)
+    end do
+    call report(code, ierr)
+  end subroutine outlast_domain
+
   ! Opens a store, which is empty. All members call it. A job may have several stores at a time,
   ! each under its own name; after outlast_close a store can be opened again.
   subroutine outlast_open(job, store, options, ierr, name)
@@ -1058,6 +1217,15 @@ contains
     store%handle = c_null_ptr
     call report(code, ierr)
   end subroutine outlast_close
+
+  ! Leaves the job: hands the replicas of this member over to other members, and ends the membership
+  ! with all its stores. outlast_timeout: call again.
+  subroutine outlast_hand_over(store, milliseconds, ierr)
+    type(outlast_store), intent(in) :: store
+    integer, intent(in) :: milliseconds
+    integer, intent(out), optional :: ierr
+    call report(c_hand_over(store%handle, int(milliseconds, c_int64_t)), ierr)
+  end subroutine outlast_hand_over
 
   ! The message of the last call that failed.
   function outlast_message() result(message)
@@ -1616,6 +1784,16 @@ contains
     call report(c_comm_member(comm%handle, int(rank, c_int32_t), member), ierr)
   end subroutine outlast_comm_member
 
+  ! The rank of a member; -1 and outlast_absent if it does not belong to the communicator.
+  subroutine outlast_comm_rank_of(comm, member, rank, ierr)
+    type(outlast_comm), intent(in) :: comm
+    integer, intent(in) :: member
+    integer, intent(out) :: rank
+    integer, intent(out), optional :: ierr
+    rank = -1
+    call report(c_comm_rank_of(comm%handle, int(member, c_int32_t), rank), ierr)
+  end subroutine outlast_comm_rank_of
+
   ! Sends `length` bytes of an array. They may be used again when the call returns.
   subroutine outlast_comm_send(comm, to, tag, message, length, ierr)
     type(outlast_comm), intent(in) :: comm
@@ -1670,6 +1848,45 @@ contains
     call report(c_comm_start_receive(comm%handle, int(from, c_int64_t), int(tag, c_int64_t), &
         request%handle), ierr)
   end subroutine outlast_comm_start_receive
+
+  ! A send as a request, which is complete at once.
+  subroutine outlast_comm_start_send(comm, to, tag, message, length, request, ierr)
+    type(outlast_comm), intent(in) :: comm
+    integer, intent(in) :: to
+    integer, intent(in) :: tag
+    type(*), intent(in) :: message(*)
+    integer(int64), intent(in) :: length
+    type(outlast_request), intent(out) :: request
+    integer, intent(out), optional :: ierr
+    call report(c_comm_start_send(comm%handle, int(to, c_int32_t), int(tag, c_int32_t), message, &
+        int(length, c_size_t), request%handle), ierr)
+  end subroutine outlast_comm_start_send
+
+  ! Waits until any of the requests is complete or held up. `number` is its index in the array, from
+  ! 1; outlast_request_wait then copies its message out. outlast_over: all messages were taken.
+  subroutine outlast_request_wait_any(requests, number, ierr)
+    type(outlast_request), intent(in) :: requests(:)
+    integer, intent(out) :: number
+    integer, intent(out), optional :: ierr
+    integer(c_size_t) :: found
+    integer(c_int) :: code
+    integer :: at
+    found = 0
+    code = c_request_wait_any([(requests(at)%handle, at=1, size(requests))], &
+        size(requests, kind=c_size_t), found)
+    number = int(found) + 1
+    call report(code, ierr)
+  end subroutine outlast_request_wait_any
+
+  ! Waits until all requests are complete, or any has failed. outlast_request_test then copies each
+  ! message out.
+  subroutine outlast_request_wait_all(requests, ierr)
+    type(outlast_request), intent(in) :: requests(:)
+    integer, intent(out), optional :: ierr
+    integer :: at
+    call report(c_request_wait_all([(requests(at)%handle, at=1, size(requests))], &
+        size(requests, kind=c_size_t), c_null_ptr), ierr)
+  end subroutine outlast_request_wait_all
 
   ! Copies the message out if it has come; otherwise the code is outlast_absent.
   subroutine outlast_request_test(request, buffer, capacity, length, sender, sent_tag, ierr)
@@ -1953,6 +2170,104 @@ contains
     call report(c_window_compare_and_swap(window%handle, int(target, c_int32_t), offset, &
         expected, desired, before), ierr)
   end subroutine outlast_window_compare_and_swap
+
+  ! The same operations as requests: several can be in flight, each with its own result. The data
+  ! can be used again at once.
+  subroutine outlast_window_start_put(window, target, offset, data, length, request, ierr)
+    type(outlast_window), intent(in) :: window
+    integer, intent(in) :: target
+    integer(int64), intent(in) :: offset
+    type(*), intent(in) :: data(*)
+    integer(int64), intent(in) :: length
+    type(outlast_window_request), intent(out) :: request
+    integer, intent(out), optional :: ierr
+    call report(c_window_start_put(window%handle, int(target, c_int32_t), offset, data, &
+        int(length, c_size_t), request%handle), ierr)
+  end subroutine outlast_window_start_put
+
+  ! Begins to read `length` bytes of the memory of the target.
+  subroutine outlast_window_start_get(window, target, offset, length, request, ierr)
+    type(outlast_window), intent(in) :: window
+    integer, intent(in) :: target
+    integer(int64), intent(in) :: offset
+    integer(int64), intent(in) :: length
+    type(outlast_window_request), intent(out) :: request
+    integer, intent(out), optional :: ierr
+    call report(c_window_start_get(window%handle, int(target, c_int32_t), offset, int(length, &
+        c_size_t), request%handle), ierr)
+  end subroutine outlast_window_start_get
+
+  ! Begins to combine words of 8 bytes with the values, each atomically.
+  subroutine outlast_window_start_accumulate(window, target, offset, op, values, request, ierr)
+    type(outlast_window), intent(in) :: window
+    integer, intent(in) :: target
+    integer(int64), intent(in) :: offset
+    integer, intent(in) :: op
+    integer(int64), intent(in) :: values(:)
+    type(outlast_window_request), intent(out) :: request
+    integer, intent(out), optional :: ierr
+    call report(c_window_start_accumulate_i64(window%handle, int(target, c_int32_t), offset, &
+        int(op, c_int), values, size(values, kind=c_size_t), request%handle), ierr)
+  end subroutine outlast_window_start_accumulate
+
+  ! Begins to combine a word with the value, atomically. The result is the word before, of 8 bytes.
+  subroutine outlast_window_start_fetch_and_op(window, target, offset, op, value, request, ierr)
+    type(outlast_window), intent(in) :: window
+    integer, intent(in) :: target
+    integer(int64), intent(in) :: offset
+    integer, intent(in) :: op
+    integer(int64), intent(in) :: value
+    type(outlast_window_request), intent(out) :: request
+    integer, intent(out), optional :: ierr
+    call report(c_window_start_fetch_and_op_i64(window%handle, int(target, c_int32_t), offset, &
+        int(op, c_int), value, request%handle), ierr)
+  end subroutine outlast_window_start_fetch_and_op
+
+  ! Begins to replace a word by `desired` if it is `expected`. The result is the word before.
+  subroutine outlast_window_start_compare_and_swap(window, target, offset, expected, desired, &
+      request, ierr)
+    type(outlast_window), intent(in) :: window
+    integer, intent(in) :: target
+    integer(int64), intent(in) :: offset
+    integer(int64), intent(in) :: expected
+    integer(int64), intent(in) :: desired
+    type(outlast_window_request), intent(out) :: request
+    integer, intent(out), optional :: ierr
+    call report(c_window_start_compare_and_swap(window%handle, int(target, c_int32_t), offset, &
+        expected, desired, request%handle), ierr)
+  end subroutine outlast_window_start_compare_and_swap
+
+  ! Copies the result out if the operation is complete; otherwise the code is outlast_absent. A
+  ! result that does not fit stays in the request.
+  subroutine outlast_window_request_test(request, buffer, capacity, length, ierr)
+    type(outlast_window_request), intent(in) :: request
+    type(*) :: buffer(*)
+    integer(int64), intent(in) :: capacity
+    integer(int64), intent(out) :: length
+    integer, intent(out), optional :: ierr
+    length = 0
+    call report(c_window_request_test(request%handle, buffer, int(capacity, c_size_t), length), &
+        ierr)
+  end subroutine outlast_window_request_test
+
+  ! Waits for the operation and copies its result out.
+  subroutine outlast_window_request_wait(request, buffer, capacity, length, ierr)
+    type(outlast_window_request), intent(in) :: request
+    type(*) :: buffer(*)
+    integer(int64), intent(in) :: capacity
+    integer(int64), intent(out) :: length
+    integer, intent(out), optional :: ierr
+    length = 0
+    call report(c_window_request_wait(request%handle, buffer, int(capacity, c_size_t), length), &
+        ierr)
+  end subroutine outlast_window_request_wait
+
+  ! Frees the request. The operation goes on, and outlast_window_flush completes it.
+  subroutine outlast_window_request_free(request)
+    type(outlast_window_request), intent(inout) :: request
+    call c_window_request_free(request%handle)
+    request%handle = c_null_ptr
+  end subroutine outlast_window_request_free
 
   ! Completes all operations of this member on the target.
   subroutine outlast_window_flush(window, target, ierr)

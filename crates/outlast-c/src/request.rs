@@ -417,10 +417,10 @@ pub extern "C" fn outlast_window_request_test(
 ) -> c_int {
     call(|| {
         let request = borrow_handle_mut(request)?;
-        if request.result.is_none() {
-            if let Some(result) = request.request.test() {
-                keep(request, result)?;
-            }
+        if request.result.is_none()
+            && let Some(result) = request.request.test()
+        {
+            keep(request, result)?;
         }
         give_result(request, buffer, capacity, len)
     })

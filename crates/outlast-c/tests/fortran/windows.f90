@@ -24,7 +24,7 @@ program windows
   type(outlast_restored) :: at
   real(real64), target :: cells(1000)
   real(real64) :: lost(1)
-  character(len=:), allocatable :: note
+  character(len=:), allocatable :: note, path
   character :: bytes(8)
   integer, allocatable :: ranks(:)
   integer(int64) :: length, flags
@@ -37,6 +37,7 @@ program windows
   last = outlast_comm_size(comm) - 1
   call check(last == 3 .and. me == outlast_me(job), "four ranks")
   call messages()
+  call requests()
   call collectives()
   call window_calls()
   call store_calls()
@@ -111,9 +112,23 @@ program windows
   call outlast_regions_close(regions)
   call outlast_wait_repaired(store, 30000, ierr=ierr)
   call check(ierr == outlast_ok, "repaired")
-  call outlast_close(store)
+  call outlast_domain(job, me, path)
+  call check(path == "rack3/node17", "the domain of this member")
+  call outlast_domain(job, 9, path, ierr)
+  call check(ierr == outlast_invalid .and. path == "", "no such member")
+  call outlast_fence(job, last, 1000)
+  call outlast_fence(job, 9, 1000, ierr)
+  call check(ierr == outlast_invalid, "no member to fence")
   call outlast_barrier(job)
-  call outlast_leave(job)
+  if (me == 0) then
+    ! This member leaves, and no value is lost.
+    call outlast_hand_over(store, 20000)
+  else
+    call outlast_wait_for(store, "never", 20000, member=0, ierr=ierr)
+    call check(ierr == outlast_died, "the first member has left")
+    call outlast_close(store)
+    call outlast_leave(job)
+  end if
   write (output_unit, '(a)') "ok"
 
 contains
@@ -142,6 +157,71 @@ contains
     call outlast_comm_receive(comm, before, 9, bytes, 8_int64, length, sender, tag, ierr)
     call check(ierr == outlast_interrupted, "interrupted")
   end subroutine messages
+
+  subroutine requests()
+    type(outlast_request) :: list(3)
+    type(outlast_window_request) :: put, get, least, add, swap
+    integer(int64) :: word(1), words(3)
+    integer :: next, before, rank, number
+    next = mod(me + 1, 4)
+    before = mod(me + 3, 4)
+    call outlast_comm_rank_of(comm, next, rank)
+    call check(rank == next, "the rank of a member")
+    call outlast_comm_rank_of(comm, 9, rank, ierr)
+    call check(rank == -1 .and. ierr == outlast_absent, "no such member")
+    call outlast_comm_start_receive(comm, before, 20, list(1))
+    call outlast_comm_start_receive(comm, before, 21, list(2))
+    call outlast_comm_start_send(comm, next, 21, ["b", "y"], 2_int64, list(3))
+    call outlast_request_wait(list(3), bytes, 8_int64, length, sender, tag)
+    call outlast_request_wait_any(list, number)
+    call check(number == 2, "the second receive is complete first")
+    call outlast_request_wait(list(2), bytes, 8_int64, length, sender, tag)
+    call check(length == 2 .and. bytes(2) == "y" .and. sender == before, "its message")
+    call outlast_comm_barrier(comm)
+    call outlast_comm_send(comm, next, 20, ["a"], 1_int64)
+    call outlast_request_wait_all(list)
+    call outlast_request_test(list(1), bytes, 8_int64, length, sender, tag)
+    call check(length == 1 .and. bytes(1) == "a", "the message of the first receive")
+    call outlast_request_wait_any(list, number, ierr)
+    call check(ierr == outlast_over, "all messages were taken")
+    do number = 1, 3
+      call outlast_request_free(list(number))
+    end do
+
+    call outlast_window_open(comm, 64_int64, window)
+    call outlast_window_start_put(window, me, 0_int64, ["p", "u", "t"], 3_int64, put)
+    call outlast_window_request_wait(put, bytes, 8_int64, length)
+    call check(length == 0, "a put has no result")
+    call outlast_window_start_accumulate(window, me, 8_int64, outlast_op_sum, [1_int64, 2_int64], &
+        add)
+    call outlast_window_request_wait(add, bytes, 8_int64, length)
+    call outlast_window_request_free(add)
+    call outlast_window_start_fetch_and_op(window, me, 8_int64, outlast_op_sum, 6_int64, add)
+    call outlast_window_start_fetch_and_op(window, me, 16_int64, outlast_op_min, -5_int64, least)
+    call outlast_window_start_compare_and_swap(window, me, 24_int64, 0_int64, 9_int64, swap)
+    call outlast_window_request_wait(least, word, 8_int64, length)
+    call check(word(1) == 2 .and. length == 8, "the word before the least")
+    call outlast_window_request_wait(add, word, 4_int64, length, ierr)
+    call check(ierr == outlast_too_small, "a word has 8 bytes")
+    call outlast_window_request_wait(add, word, 8_int64, length)
+    call check(word(1) == 1, "the word before the sum")
+    call outlast_window_request_wait(swap, word, 8_int64, length)
+    call check(word(1) == 0, "the word before the swap")
+    call outlast_window_request_wait(swap, word, 8_int64, length, ierr)
+    call check(ierr == outlast_over, "the result was taken")
+    call outlast_window_start_get(window, me, 8_int64, 24_int64, get)
+    do
+      call outlast_window_request_test(get, words, 24_int64, length, ierr)
+      if (ierr /= outlast_absent) exit
+    end do
+    call check(ierr == outlast_ok .and. all(words == [7, -5, 9]), "what the operations left")
+    call outlast_window_request_free(put)
+    call outlast_window_request_free(get)
+    call outlast_window_request_free(least)
+    call outlast_window_request_free(add)
+    call outlast_window_request_free(swap)
+    call outlast_window_close(window)
+  end subroutine requests
 
   subroutine collectives()
     type(outlast_comm) :: half, copy
