@@ -36,6 +36,8 @@ cargo xtask TASK
                        library for C under valgrind, each published crate compiled from its
                        package, the Python package as pip installs it, and the licenses of the
                        dependencies where cargo deny is installed
+  release [PART]       what `test --full` adds to `test`, or a part of it: python, install, guide,
+                       valgrind, instructions, browser, packages or licenses
   soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
                        500 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
@@ -83,6 +85,11 @@ fn main() -> ExitCode {
     let result = match words[..] {
         ["test"] => test::test(false),
         ["test", "--full"] => test::test(true),
+        ["release"] => test::release(None),
+        ["release", part] if test::PARTS_OF_RELEASE.iter().any(|(name, _)| *name == part) => {
+            test::release(Some(part))
+        }
+        ["release", part] => return usage(&format!("`{part}` is no part of a release")),
         ["check"] => check::check(),
         ["tidy"] => tidy::tidy(),
         ["tidy", ..] => tidy::tidy_below(&words[1..]),

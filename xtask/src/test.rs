@@ -179,25 +179,48 @@ fn steps_on_three_hosts(with_mpi: &[&TestBinary]) -> anyhow::Result<Vec<Independ
     ])
 }
 
-/// What a release needs and a change does not: all reports in a browser, an installation that
-/// programs are built against, the guide as a book, the library for C under valgrind, the packages
-/// compiled, the Python package as users install it, and the licenses and known defects of the
-/// dependencies where `cargo deny` is installed.
+/// Runs what the full gate adds, or a part of it.
+pub(crate) fn release(part: Option<&str>) -> anyhow::Result<()> {
+    let mut gate = Gate::new(LIMIT);
+    let result = PARTS_OF_RELEASE
+        .iter()
+        .filter(|(name, _)| part.is_none_or(|part| part == *name))
+        .try_for_each(|(_, check)| check(&mut gate));
+    gate.summarize("release", result)
+}
+
+type Check = fn(&mut Gate) -> anyhow::Result<()>;
+
+/// What a release needs and a change does not: the Python package as users install it, an
+/// installation that programs are built against, the guide as a book, the library for C under
+/// valgrind, what C costs, all reports in a browser, the packages compiled, and the licenses and known
+/// defects of the dependencies where `cargo deny` is installed.
+pub(crate) const PARTS_OF_RELEASE: [(&str, Check); 8] = [
+    ("python", check_python_package),
+    ("install", install::check),
+    ("guide", check_guide),
+    ("valgrind", valgrind::check_c),
+    ("instructions", instructions::check_c),
+    ("browser", check_browser),
+    ("packages", |gate| packages::check(gate, true)),
+    ("licenses", check_licenses),
+];
+
 fn check_release(gate: &mut Gate) -> anyhow::Result<()> {
-    check_python_package(gate)?;
-    install::check(gate)?;
-    check_guide(gate)?;
-    valgrind::check_c(gate)?;
-    instructions::check_c(gate)?;
-    match debian::install("chromium", "chromium") {
-        Ok(()) => {
-            let mut browser = cargo(&["test", "--package", "outlast-cli", "--test", "browser"]);
-            browser.args(["--features", "all-reports"]);
-            gate.step("all reports in a browser", minutes(15), browser)?;
-        }
-        Err(error) => println!("=== all reports in a browser: left out; {error}"),
+    PARTS_OF_RELEASE.iter().try_for_each(|(_, check)| check(gate))
+}
+
+fn check_browser(gate: &mut Gate) -> anyhow::Result<()> {
+    if let Err(error) = debian::install("chromium", "chromium") {
+        println!("=== all reports in a browser: left out; {error}");
+        return Ok(());
     }
-    packages::check(gate, true)?;
+    let mut browser = cargo(&["test", "--package", "outlast-cli", "--test", "browser"]);
+    browser.args(["--features", "all-reports"]);
+    gate.step("all reports in a browser", minutes(15), browser)
+}
+
+fn check_licenses(gate: &mut Gate) -> anyhow::Result<()> {
     let deny = cargo(&["deny", "--version"]).output().is_ok_and(|output| output.status.success());
     if !deny {
         println!("=== licenses: left out; type: cargo install --locked cargo-deny");
