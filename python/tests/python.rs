@@ -125,6 +125,19 @@ fn the_first_program_of_the_guide_runs() {
     }
 }
 
+#[test]
+fn the_programs_of_the_guide_on_deaths_run() {
+    let package = Package::new();
+    let chapter = include_str!("../../docs/guide/src/deaths.md");
+    let programs: Vec<&str> = chapter.split("```python\n").skip(1).collect();
+    assert_eq!(programs.len(), 2, "the programs in Python");
+    for (number, rest) in programs.into_iter().enumerate() {
+        let program = package.0.path().join(format!("deaths-{number}.py"));
+        std::fs::write(&program, rest.split("```").next().expect("its end")).expect("written");
+        run(package.launch_file(3, &program));
+    }
+}
+
 /// Whichever worker dies, the sweep has the result of a single worker.
 #[test]
 fn the_sweep_is_complete_when_a_worker_dies() {

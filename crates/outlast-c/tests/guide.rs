@@ -290,6 +290,15 @@ fn the_program_in_c_runs() {
 }
 
 #[test]
+fn the_programs_in_c_that_adopt_keys_run() {
+    let programs = blocks(include_str!("../../../docs/guide/src/deaths.md"), "c");
+    assert!(!programs.is_empty(), "no program in C");
+    for (number, program) in programs.into_iter().enumerate() {
+        assert_eq!(output_of("cc", &format!("deaths-{number}.c"), program), "");
+    }
+}
+
+#[test]
 fn the_program_in_cpp_runs() {
     assert_eq!(output_of("c++", "first.cpp", program("cpp")), "hello\n");
 }
