@@ -123,6 +123,11 @@ class Job(_outlast.Job):
         global_mode=False,
         salvage=False,
         name="",
+        *,
+        partitions=0,
+        sole_writers=False,
+        repair_share=0,
+        slab_len_max=0,
     ):
         """Opens a store, which is empty. All living members call it, with equal options, and the
         call waits for them. 0 is the default of an option.
@@ -135,9 +140,25 @@ class Job(_outlast.Job):
         name: a job may have several stores at a time, each under its own name. A library that opens
         a store inside of a program gives it a name of its own. A store that this member has open
         raises AlreadyOpen. After close() a store can be opened again under its name, and is empty.
+
+        partitions: the number of partitions. sole_writers: with global_mode, each key is written
+        through a single handle between two recoveries, which makes puts cheaper. repair_share:
+        percent of a processor that a member spends on repair. slab_len_max: bytes that a replica
+        divides into blocks at a time.
         """
         return Store(
-            self, replicas, allow_fewer, expected_keys, checksums, global_mode, salvage, name
+            self,
+            replicas,
+            allow_fewer,
+            expected_keys,
+            checksums,
+            global_mode,
+            salvage,
+            name,
+            partitions,
+            sole_writers,
+            repair_share,
+            slab_len_max,
         )
 
 

@@ -82,6 +82,11 @@ class Job(_Context):
         global_mode: bool = False,
         salvage: bool = False,
         name: str = "",
+        *,
+        partitions: int = 0,
+        sole_writers: bool = False,
+        repair_share: int = 0,
+        slab_len_max: int = 0,
     ) -> Store: ...
 
 class Transaction(_Context):
@@ -260,6 +265,7 @@ class Store(MutableMapping[Key, bytes], _Context):
         piece: int = 16384,
         apart_depth: int = 0,
         strict: bool = False,
+        room: int = 50,
     ) -> Regions: ...
     def images(
         self,
@@ -271,6 +277,7 @@ class Store(MutableMapping[Key, bytes], _Context):
         piece: int = 16384,
         apart_depth: int = 0,
         strict: bool = False,
+        room: int = 50,
     ) -> Images: ...
     def snapshots(
         self,

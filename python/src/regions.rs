@@ -51,8 +51,9 @@ pub(crate) fn region_options(
     piece: usize,
     apart_depth: usize,
     is_strict: bool,
+    room: u32,
 ) -> Options {
-    let options = Options::new(bytes).set(pieces.0).lose(pieces.1).piece(piece);
+    let options = Options::new(bytes).set(pieces.0).lose(pieces.1).piece(piece).room(room);
     let options = match apart_depth {
         0 => options,
         depth => options.apart(Level::Depth(depth)),

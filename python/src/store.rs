@@ -160,7 +160,8 @@ fn pair(item: PyResult<Bound<'_, PyAny>>) -> PyResult<(Bytes<'_>, Bytes<'_>)> {
 impl Store {
     #[new]
     #[pyo3(signature = (job, replicas=0, allow_fewer=false, expected_keys=0, checksums=false,
-                        global_mode=false, salvage=false, name=""))]
+                        global_mode=false, salvage=false, name="", partitions=0, sole_writers=false,
+                        repair_share=0, slab_len_max=0))]
     #[allow(
         clippy::too_many_arguments,
         clippy::fn_params_excessive_bools,
@@ -176,8 +177,22 @@ impl Store {
         global_mode: bool,
         salvage: bool,
         name: &str,
+        partitions: usize,
+        sole_writers: bool,
+        repair_share: u32,
+        slab_len_max: u64,
     ) -> PyResult<Store> {
         let mut options = Options::new().checksums(checksums).salvage(salvage).name(name);
+        options = options.sole_writers(sole_writers);
+        if partitions != 0 {
+            options = options.partitions(partitions);
+        }
+        if repair_share != 0 {
+            options = options.repair_share(repair_share);
+        }
+        if slab_len_max != 0 {
+            options = options.slab_len_max(slab_len_max);
+        }
         if replicas != 0 {
             options = options.replicas(replicas);
         }
@@ -680,7 +695,7 @@ impl Store {
     /// living members call it with equal options. bytes: the most bytes that a member saves. set:
     /// the number of pieces of which `lose` may be lost.
     #[pyo3(signature = (name, bytes=16 << 20, *, set=8, lose=1, piece=16 << 10, apart_depth=0,
-                        strict=false))]
+                        strict=false, room=50))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
     fn regions(
         &self,
@@ -692,8 +707,9 @@ impl Store {
         piece: usize,
         apart_depth: usize,
         strict: bool,
+        room: u32,
     ) -> PyResult<Regions> {
-        let options = region_options(bytes, (set, lose), piece, apart_depth, strict);
+        let options = region_options(bytes, (set, lose), piece, apart_depth, strict, room);
         Regions::open(py, self.get()?, name, options)
     }
 
@@ -701,7 +717,7 @@ impl Store {
     /// wants to, and which any member can load after its death. All living members call it with
     /// equal options, which are those of regions().
     #[pyo3(signature = (name, bytes=16 << 20, *, set=8, lose=1, piece=16 << 10, apart_depth=0,
-                        strict=false))]
+                        strict=false, room=50))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
     fn images(
         &self,
@@ -713,8 +729,9 @@ impl Store {
         piece: usize,
         apart_depth: usize,
         strict: bool,
+        room: u32,
     ) -> PyResult<Images> {
-        let options = region_options(bytes, (set, lose), piece, apart_depth, strict);
+        let options = region_options(bytes, (set, lose), piece, apart_depth, strict, room);
         Images::open(py, self.get()?, name, options)
     }
 

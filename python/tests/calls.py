@@ -220,6 +220,20 @@ def check_images(store):
     expect(outlast.Closed, lambda: images.load("cells"))
 
 
+def check_options(job):
+    options = {"partitions": 16, "repair_share": 50, "slab_len_max": 1 << 16}
+    with job.open(name="options", **options) as store:
+        assert store.partition_of("key") < 16
+        regions = store.regions("roomy", 1 << 16, room=200)
+        assert regions.restore().size == 1
+        regions.close()
+    with job.open(name="writers", global_mode=True, sole_writers=True) as store:
+        store.handle("key").put(b"value")
+        assert store["key"] == b"value"
+    expect(outlast.OutlastError, lambda: job.open(name="bad", sole_writers=True))
+    expect(OverflowError, lambda: job.open(name="bad", repair_share=-1))
+
+
 def check_losses(job, store):
     expect(TypeError, lambda: store.on_loss(5))
     store.on_loss(print)
@@ -248,6 +262,7 @@ def main():
         check_regions(store)
         check_images(store)
         check_losses(job, store)
+        check_options(job)
     assert store.is_closed and repr(store) == "<outlast.Store, closed>"
     print("ok", flush=True)
 

@@ -175,7 +175,7 @@ module outlast
   type, bind(C), public :: outlast_region_options
     integer(c_size_t) :: struct_size = 40
     integer(c_int64_t) :: bytes = 0
-    integer(c_int32_t) :: set = 0, lose = 0, apart_depth = 0, strict = 0, piece = 0
+    integer(c_int32_t) :: set = 0, lose = 0, apart_depth = 0, strict = 0, piece = 0, room = 0
   end type outlast_region_options
 
   type, bind(C), public :: outlast_restored

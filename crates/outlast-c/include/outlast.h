@@ -695,6 +695,8 @@ typedef struct outlast_region_options {
     uint32_t apart_depth; /* parts of the paths in which failure domains differ; default all */
     uint32_t strict;      /* not 0: refuse to open with fewer failure domains than pieces */
     uint32_t piece;       /* bytes of a piece, a multiple of 64; default 16384 */
+    uint32_t room;        /* how much more memory each member lends than is needed while all members
+                             live, in percent, for the pieces of the dead; default 50 */
 } outlast_region_options;
 
 /* Where a restored program is. */
@@ -822,6 +824,8 @@ typedef struct outlast_seat_options {
     size_t struct_size;   /* sizeof(outlast_seat_options) */
     uint64_t bytes;       /* bytes of the memory of a seat; has no default */
     uint64_t interval_ms; /* points save after so much time since the last save; default always */
+    uint64_t mtbf_ms;     /* not 0, in place of interval_ms: the mean time between two deaths in the
+                             whole job, by which Daly's formula chooses the interval */
     uint64_t patience_ms; /* for how long a call waits for a seat that computes; default an hour */
     uint64_t gather_ms;   /* for how long outlast_seat_point waits for other seats; default 1000 */
     uint32_t set;         /* pieces of a seat, each at another member; default 8 */

@@ -1589,6 +1589,7 @@ struct RegionOptions : outlast_region_options {
     RegionOptions &with_bytes(std::uint64_t count) { return bytes = count, *this; }
     RegionOptions &with_set(std::uint32_t pieces) { return set = pieces, *this; }
     RegionOptions &with_lose(std::uint32_t pieces) { return lose = pieces, *this; }
+    RegionOptions &with_room(std::uint32_t percent) { return room = percent, *this; }
 };
 
 /* Memory by name, saved by all members together or by none. All members make the calls, except
@@ -2428,6 +2429,7 @@ struct SeatOptions : outlast_seat_options {
     SeatOptions &with_interval(Milliseconds time) {
         return interval_ms = detail::count(time), *this;
     }
+    SeatOptions &with_mtbf(Milliseconds time) { return mtbf_ms = detail::count(time), *this; }
 };
 
 /* A rank with memory that outlives the process which holds it; outlast.h says what holds. Every

@@ -32,6 +32,7 @@ pub struct CRegionOptions {
     apart_depth: u32,
     strict: u32,
     piece: u32,
+    room: u32,
 }
 
 // SAFETY: `repr(C)`, the size first, and zero is valid for numbers.
@@ -52,6 +53,9 @@ pub(crate) fn image_options(given: Option<CRegionOptions>) -> Options {
         }
         if given.strict != 0 {
             wanted = wanted.strict();
+        }
+        if given.room != 0 {
+            wanted = wanted.room(given.room);
         }
     }
     wanted

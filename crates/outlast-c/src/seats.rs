@@ -25,6 +25,7 @@ pub struct CSeatOptions {
     struct_size: usize,
     bytes: u64,
     interval_ms: u64,
+    mtbf_ms: u64,
     patience_ms: u64,
     gather_ms: u64,
     set: u32,
@@ -66,6 +67,9 @@ fn protect_options(given: &CSeatOptions) -> Protect {
     }
     if given.interval_ms != 0 {
         options = options.every(Interval::Time(Duration::from_millis(given.interval_ms)));
+    }
+    if given.mtbf_ms != 0 {
+        options = options.every(Interval::Daly { mtbf: Duration::from_millis(given.mtbf_ms) });
     }
     if given.patience_ms != 0 {
         options = options.patience(Duration::from_millis(given.patience_ms));

@@ -83,7 +83,8 @@ int main(void) {
     char name[16], note[8], *bytes = malloc(100000), *copy = malloc(100000);
     size_t len = 0, note_len = 0, missing = 9;
     outlast_images *images;
-    outlast_region_options options = {.struct_size = sizeof options, .bytes = 1 << 20, .set = 4};
+    outlast_region_options options = {.struct_size = sizeof options, .bytes = 1 << 20, .set = 4,
+                                      .room = 100};
     EXPECT(OUTLAST_INVALID, outlast_images_open(store, NULL, &options, &images));
     EXPECT(OUTLAST_OK, outlast_images_open(store, "mine", &options, &images));
     snprintf(name, sizeof name, "of %u", me);

@@ -6,6 +6,7 @@
  */
 #include "check.hpp"
 
+using namespace std::chrono_literals;
 using outlast::Op;
 using outlast::Status;
 
@@ -56,7 +57,7 @@ int main() try {
     outlast::Job job = outlast::Job::join();
     outlast::Store store = outlast::Store::open(job);
     const std::uint32_t last = job.members() - 1;
-    const auto options = outlast::RegionOptions().with_bytes(1 << 20).with_set(4);
+    const auto options = outlast::RegionOptions().with_bytes(1 << 20).with_set(4).with_room(100);
     outlast::Images images = outlast::Images::open(store, "mine", options);
     const std::string mine = "of " + std::to_string(job.me());
     CHECK(!images.load(mine) && !images.erase(mine));
@@ -66,8 +67,8 @@ int main() try {
     EXPECT(Status::invalid, images.save(std::string("a\0b", 3), "x"));
     job.barrier();
 
-    outlast::Seat::run(store, outlast::SeatOptions(bytes).with_set(4),
-                       [&](const outlast::Seat &seat) { count(seat, job); });
+    const auto seats = outlast::SeatOptions(bytes).with_set(4).with_mtbf(1ms);
+    outlast::Seat::run(store, seats, [&](const outlast::Seat &seat) { count(seat, job); });
     EXPECT(Status::seat_failed,
            outlast::Seat::run(store, outlast::SeatOptions(bytes).with_set(4),
                               [](const outlast::Seat &seat) {
