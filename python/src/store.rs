@@ -208,8 +208,8 @@ impl Store {
         let job = job.get().job.clone();
         let store = interruptible(py, move || outlast::store::Store::open(&job, options))?
             .map_err(Failure::from)?;
-        let seen = Mutex::new(store.epoch());
-        Ok(Store { store: Mutex::new(Some(store)), seen })
+        // Not the epoch of now: a member may put keys and die before this member is back from open.
+        Ok(Store { store: Mutex::new(Some(store)), seen: Mutex::new(Epoch(0)) })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -520,9 +520,10 @@ impl Store {
         Ok(Batch::new(self.get()?))
     }
 
-    /// The deaths since the last call, in their order. If an heir dies, the members that it was
-    /// to take over from are in the list again, with their new heir: a loop that adopts the keys of
-    /// each member whose heir it is adopts all keys.
+    /// The deaths since the last call, in their order. The first call returns all deaths of the
+    /// job: a member may put keys and die before another member is back from open. If an heir dies,
+    /// the members that it was to take over from are in the list again, with their new heir: a loop
+    /// that adopts the keys of each member whose heir it is adopts all keys.
     fn deaths(&self) -> Result<Vec<Death>, Failure> {
         let store = self.get()?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,12 +29,17 @@ def main():
             with job.open(replicas=2) as store, job.open(replicas=2, name="second") as second:
                 meet(job, second)
                 assert "key" not in second
+                # A death while this member opened a store is news: the dead member may have put.
+                for opened in store, second:
+                    known = set(job.dead)
+                    assert known <= {death.member for death in opened.deaths()}
                 store["key"], second[f"key/{job.me}"] = b"first", b"%d" % step
                 assert store["key"] == b"first" and second[f"key/{job.me}"] == b"%d" % step
                 error = expect(outlast.AlreadyOpen, lambda: job.open(name="second"))
                 assert error.code == -18 and "second" in str(error)
                 assert second[f"key/{job.me}"] == b"%d" % step
             if step == 1 and job.me == job.members - 1:
+                time.sleep(0.3)  # the other members are opening the stores again
                 print("ready", flush=True)
                 time.sleep(30)  # this member is killed before it opens the stores again
                 sys.exit(1)

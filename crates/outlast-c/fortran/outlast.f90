@@ -1347,8 +1347,8 @@ contains
     outlast_epoch = c_epoch(store%handle)
   end function outlast_epoch
 
-  ! The next death after `seen`, which is advanced, and the member that takes over. The code is
-  ! outlast_absent if there is no further death.
+  ! The next death after `seen`, which is advanced, and the member that takes over. `seen` begins
+  ! with 0. The code is outlast_absent if there is no further death.
   subroutine outlast_next_death(store, seen, member, heir, ierr)
     type(outlast_store), intent(in) :: store
     integer(int64), intent(inout) :: seen

@@ -423,10 +423,12 @@ int outlast_get_all(const outlast_store *store, outlast_read *reads, size_t coun
 /* Returns a number that changes with each death. The call costs a single load. */
 uint64_t outlast_epoch(const outlast_store *store);
 /* Stores the next death after *seen, and advances *seen. heir is the member that takes over from
- * the dead member. Returns OUTLAST_ABSENT if there is no further death. If an heir dies, the dead
- * members that it was to take over from are stored again, with their new heir: a loop that adopts
- * the keys of each member whose heir it is adopts all keys. Compare *seen with outlast_epoch only
- * when the call has returned OUTLAST_ABSENT. member and heir may be NULL. */
+ * the dead member. Begin with 0: the number that outlast_epoch returns after outlast_open may
+ * already count a member that died meanwhile, after it had put keys. Members that died before the
+ * store was opened have no keys in it. Returns OUTLAST_ABSENT if there is no further death. If an
+ * heir dies, the dead members that it was to take over from are stored again, with their new heir:
+ * a loop that adopts the keys of each member whose heir it is adopts all keys. Compare *seen with
+ * outlast_epoch only when the call has returned OUTLAST_ABSENT. member and heir may be NULL. */
 int outlast_next_death(const outlast_store *store, uint64_t *seen, uint32_t *member,
                        uint32_t *heir);
 /* Returns the member that takes over from a dead member, under the current view. */

@@ -1118,7 +1118,8 @@ class Store {
 
     /* A number that changes with each death. */
     std::uint64_t epoch() const noexcept { return outlast_epoch(raw_); }
-    /* The deaths after `seen`, which is advanced. Begin with epoch(), or with 0 for all deaths. */
+    /* The deaths after `seen`, which is advanced. Begin with 0: epoch() may already count a member
+     * that died before this member was back from open(), after it had put keys. */
     std::vector<Death> deaths(std::uint64_t &seen) const {
         std::vector<Death> deaths;
         Death death{};

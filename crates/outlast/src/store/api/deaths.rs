@@ -34,16 +34,20 @@ impl Death {
 
 impl Store {
     /// Returns the deaths since `seen`, in the order in which this member learned of them, and
-    /// advances `seen`. After a death that makes another member the heir of earlier dead members,
-    /// for example because it was their heir, it returns these members again, with their new heir.
-    /// So the loop below adopts every key of every dead member, also if an heir dies before it has
-    /// adopted all keys.
+    /// advances `seen`. Begin with `Epoch(0)`: an epoch that is read after [`Store::open`] may
+    /// already count a member that died in the meantime, after it had put keys. Members that died
+    /// before the store was opened are in the list, too, and have no keys.
+    ///
+    /// After a death that makes another member the heir of earlier dead members, for example
+    /// because it was their heir, the call returns these members again, with their new heir. So the
+    /// loop below adopts every key of every dead member, also if an heir dies before it has adopted
+    /// all keys.
     ///
     /// ```
     /// # let job = outlast::join()?;
     /// # use outlast::store::{Options, Store};
     /// let store = Store::open(&job, Options::new())?;
-    /// let mut seen = store.epoch();
+    /// let mut seen = outlast::Epoch(0);
     /// // Now and then, at the price of two loads:
     /// if store.epoch() != seen {
     ///     for death in store.deaths_since(&mut seen) {
