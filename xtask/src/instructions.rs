@@ -33,11 +33,14 @@ const COUNTED: [(&str, &str, u64); 10] = [
     ("transaction of gets and puts", "counted_read_modify_write", TRANSACTIONS),
 ];
 
-/// What is counted in the C program `instructions.c`: its function, and the count of Rust.
-const COUNTED_IN_C: [(&str, &str); 2] =
-    [("counted_put", "put through a handle"), ("counted_put_by_key", "put by key")];
+/// What is counted in the C program `instructions.c`: the function that makes the calls, the call
+/// of C, the call of Rust that it makes, and the count of a program in Rust.
+const COUNTED_IN_C: [[&str; 4]; 2] = [
+    ["counted_put", "outlast_handle_put", "KeyHandle::put", "put through a handle"],
+    ["counted_put_by_key", "outlast_put", "Store::put_bytes", "put by key"],
+];
 
-/// How many instructions a call from C may take more than the call from Rust.
+/// How many instructions a call from C may take more than the call of Rust that it makes.
 const MORE_IN_C: f64 = 60.0;
 
 /// By how much a count may be above its recorded figure.
@@ -130,12 +133,18 @@ pub(crate) fn check_c(gate: &mut Gate) -> anyhow::Result<()> {
     gate.step("the C program", minutes(2), compile)?;
     let text = run_counted(gate, "the C program under callgrind", Some(&program))?;
     let mut over = Vec::new();
-    for (function, name) in COUNTED_IN_C {
-        let count = total_of(&text, function)
-            .with_context(|| format!("valgrind counted nothing in `{function}` of C"))?;
-        let (count, rust) = (count as f64 / CALLS as f64, in_rust[name]);
-        let more = count - rust;
-        println!("{name:<30} {count:>9.1} instructions in C, {more:.1} above Rust");
+    for [function, of_c, of_rust, name] in COUNTED_IN_C {
+        let count_of = |function: &str| {
+            let count = total_of(&text, function)
+                .with_context(|| format!("valgrind counted nothing in `{function}` of C"))?;
+            Ok::<f64, anyhow::Error>(count as f64 / CALLS as f64)
+        };
+        // The call of Rust itself takes more in a shared library with the mpi engine than in a
+        // program in Rust without it: docs/performance.md has the parts.
+        let (count, more) = (count_of(function)?, count_of(of_c)? - count_of(of_rust)?);
+        let in_all = count - in_rust[name];
+        println!("{name:<30} {count:>9.1} instructions in C: {in_all:.1} above a program in Rust");
+        println!("{:<30} {more:>9.1} of them in the call of C", "");
         if more > MORE_IN_C {
             over.push(format!("{name} takes {more:.1} instructions more in C, not {MORE_IN_C}"));
         }
@@ -196,7 +205,7 @@ fn total_of(text: &str, function: &str) -> Option<u64> {
     for line in text.lines() {
         let named = line.strip_prefix("fn=").or(line.strip_prefix("cfn="));
         if let Some((number, name)) = named.and_then(|named| named.split_once(' '))
-            && name.rsplit("::").find(|part| !is_hash(part)) == Some(function)
+            && is_named(name, function)
         {
             wanted = Some(number);
         }
@@ -211,6 +220,12 @@ fn total_of(text: &str, function: &str) -> Option<u64> {
         }
     }
     total
+}
+
+/// Whether a symbol ends with these parts, as in `Type::function`, apart from its hash.
+fn is_named(symbol: &str, wanted: &str) -> bool {
+    let mut parts = symbol.rsplit("::").filter(|part| !is_hash(part));
+    wanted.rsplit("::").all(|part| parts.next() == Some(part))
 }
 
 /// Whether a part of a symbol is the hash that the compiler adds to it.
@@ -232,6 +247,8 @@ mod tests {
                     fn=(3) example::counted_put_by_key::h0123456789abcdef\n1 44\n\
                     cfn=(4) example::counted_version\ncalls=1 2\n* 9\n\nfn=(4)\n2 9\n";
         assert_eq!(total_of(text, "counted_put"), Some(1308));
+        assert_eq!(total_of(text, "example::counted_put"), Some(1308));
+        assert_eq!(total_of(text, "other::counted_put"), None);
         assert_eq!(total_of(text, "counted_put_by_key"), Some(44 + 9));
         assert_eq!(total_of(text, "counted_version"), Some(9));
         assert_eq!(total_of(text, "counted_get"), None);

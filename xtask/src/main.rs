@@ -57,7 +57,8 @@ cargo xtask TASK
                        catches it; status 1 if a mutant survives
   instructions         counts the instructions of puts, gets and transactions on shm, for comparing
                        two versions of the library; needs valgrind, and unpacks it if it is missing
-  instructions c       counts those of puts from C; fails if a put takes 60 more than from Rust
+  instructions c       counts those of puts from C; fails if a put takes 60 more than the call of
+                       Rust that it makes
   perf [--record]      fails if a call takes 3 % more instructions than xtask/perf.json says; a part
                        of `test`. --record writes the figures of this version
   hosts N -- COMMAND   makes N hosts of this machine, out of network namespaces, and runs the

@@ -27,10 +27,14 @@ pub(crate) struct Failure {
 /// The result of a call: an answer or an error.
 pub(crate) type CallResult = Result<Status, Failure>;
 
+#[cold]
 pub(crate) fn failure(status: Status, message: impl Into<String>) -> Failure {
     Failure { status: status as c_int, message: message.into() }
 }
 
+/// Out of line, as [`report`] is: a call that succeeds does not save registers for its errors.
+#[cold]
+#[inline(never)]
 pub(crate) fn invalid(message: impl Into<String>) -> Failure {
     failure(Status::Invalid, message)
 }
@@ -42,18 +46,29 @@ pub(crate) fn done<T, E: Into<Failure>>(result: Result<T, E>) -> CallResult {
 
 /// Runs the body of a call: stores the message of an error, and catches a panic.
 pub(crate) fn call(body: impl FnOnce() -> CallResult) -> c_int {
-    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        Err(failure(Status::Failed, "the library panicked; its message is on standard error"))
-    });
-    match outcome {
+    // A result that leaves `catch_unwind` goes through memory, so it is a number by then.
+    let code = || match body() {
         Ok(status) => status as c_int,
-        Err(Failure { status, message }) => {
-            // A message with a quoted key may contain null characters.
-            let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-            MESSAGE.with(|last| *last.borrow_mut() = message);
-            status
-        }
-    }
+        Err(failure) => report(failure),
+    };
+    catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|_| report_panic())
+}
+
+/// Stores the message of an error, and returns its code.
+#[cold]
+#[inline(never)]
+fn report(Failure { status, message }: Failure) -> c_int {
+    // A message with a quoted key may contain null characters.
+    let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
+    MESSAGE.with(|last| *last.borrow_mut() = message);
+    status
+}
+
+#[cold]
+#[inline(never)]
+fn report_panic() -> c_int {
+    let message = "the library panicked; its message is on standard error";
+    report(failure(Status::Failed, message))
 }
 
 /// The message of the last call of this thread that failed.

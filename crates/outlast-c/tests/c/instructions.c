@@ -8,6 +8,7 @@
 enum { CALLS = 10000, KEYS = 1024 };
 
 static char value[64], keys[KEYS][16];
+static size_t key_lens[KEYS];
 
 __attribute__((noinline)) static void counted_put(const outlast_handle *handle) {
     for (int call = 0; call < CALLS; call++) {
@@ -18,7 +19,8 @@ __attribute__((noinline)) static void counted_put(const outlast_handle *handle) 
 __attribute__((noinline)) static void counted_put_by_key(void) {
     for (int call = 0; call < CALLS; call++) {
         const char *key = keys[call % KEYS];
-        if (outlast_put(store, key, strlen(key), value, sizeof value, NULL) != OUTLAST_OK) abort();
+        size_t len = key_lens[call % KEYS];
+        if (outlast_put(store, key, len, value, sizeof value, NULL) != OUTLAST_OK) abort();
     }
 }
 
@@ -36,6 +38,7 @@ int main(void) {
         for (int number = 0; number < 2 * KEYS; number++) {
             char *key = keys[number % KEYS];
             int len = snprintf(key, sizeof keys[0], "key/%d", number % KEYS);
+            key_lens[number % KEYS] = len;
             EXPECT(OUTLAST_OK, outlast_put(store, key, len, value, sizeof value, NULL));
         }
         counted_put_by_key();
