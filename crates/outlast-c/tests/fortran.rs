@@ -21,7 +21,7 @@ fn compile(folder: &Path, arguments: &[&str]) {
         .arg(root.join("fortran/outlast.f90"))
         .args(arguments.iter().map(|name| root.join(name)))
         .arg(format!("-L{}", library.display()))
-        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library.display()))
         .arg("-loutlast_c")
         .output()
         .expect("gfortran; type: cargo xtask fortran");

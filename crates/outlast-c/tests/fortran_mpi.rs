@@ -31,7 +31,7 @@ fn compile(folder: &Path, source: &str) -> PathBuf {
         .arg(&program)
         .args(sources.map(|source| root.join(source)))
         .arg(format!("-L{}", library.display()))
-        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library.display()))
         .arg("-loutlast_c")
         .args(flags_of_mpi())
         .output()

@@ -277,7 +277,7 @@ fn the_program_in_fortran_runs() {
         .arg("-L")
         .arg(&library)
         .arg("-loutlast_c")
-        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library.display()))
         .status();
     assert!(status.expect("gfortran; type: cargo xtask fortran").success());
     let output = Command::new(&binary).env_remove("OUTLAST_JOB").output().expect("started");

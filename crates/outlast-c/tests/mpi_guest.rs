@@ -18,7 +18,7 @@ fn compile(source: &str, program: &Path) {
         .arg(root.join(source))
         .arg(format!("-I{}", root.join("include").display()))
         .arg(format!("-L{}", library.display()))
-        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library.display()))
         .arg("-loutlast_c")
         .output()
         .expect("mpicc starts; `cargo xtask mpi` installs it");

@@ -15,7 +15,8 @@ pub(crate) fn library_folder() -> PathBuf {
 }
 
 /// Compiles a program in C or C++ against the headers, with all warnings as errors, and links it
-/// with the library.
+/// with the library. The path in the program comes before LD_LIBRARY_PATH, in which cargo names a
+/// folder that may have an older library.
 pub(crate) fn compile(compiler: &str, options: &[&str], source: &Path, program: &Path) {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let library = library_folder();
@@ -26,7 +27,7 @@ pub(crate) fn compile(compiler: &str, options: &[&str], source: &Path, program: 
         .arg(source)
         .arg(format!("-I{}", include.display()))
         .arg(format!("-L{}", library.display()))
-        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library.display()))
         .arg("-loutlast_c")
         .output()
         .expect("a compiler");
