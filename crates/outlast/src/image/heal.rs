@@ -206,11 +206,8 @@ impl Inner {
     /// name them any more. No record names them again then: each descriptor takes its places from
     /// the record before it.
     pub(super) fn audit_healed(&self) -> ImageResult<()> {
-        let healed: Vec<(Vec<u8>, Version, Vec<(MemberId, u32)>)> = lock(&self.healed)
-            .iter()
-            .map(|of| (of.key.clone(), of.before, of.extents.clone()))
-            .collect();
-        for (key, before, extents) in healed {
+        let healed = lock(&self.healed).clone();
+        for Healed { key, before, extents } in healed {
             let found = self.store.get(&key)?;
             // The put of the healed descriptor, if it was not answered, may still happen.
             if found.as_ref().is_some_and(|found| found.version() == before) {
@@ -355,6 +352,7 @@ enum Rebuild {
 ///
 /// They leave this list when an entry takes them over, and otherwise when the record names them no
 /// more. So they are given back once.
+#[derive(Clone)]
 pub(super) struct Healed {
     key: Vec<u8>,
     /// The version of the record before the new place.
