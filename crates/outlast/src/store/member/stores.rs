@@ -536,6 +536,7 @@ mod tests {
         let stage = Rc::new(Cell::new(0));
         let mut options = SimOptions::new(3, 5).link(Link::Memory);
         (options.keeps_dead_segments, options.time_limit) = (true, Duration::from_secs(1));
+        options.steps_max = 2_000_000;
         sim::run(&options, move |job: Job| {
             let all = Store::open(&job, of_salvage("all")).expect("open");
             let [first, late, victim] = [0, 1, 2].map(MemberId);
