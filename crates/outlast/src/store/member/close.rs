@@ -73,18 +73,24 @@ impl StoreState {
             return Err(StoreError::Closed);
         }
         let _call = self.begin_call();
-        self.announce(&Message::Closing)?;
+        lock(&self.closing).insert(self.me());
         let (limit, until) = (job.time_limit(), job.deadline());
+        let mut told: MemberSet = [self.me()].into_iter().collect();
         let result = loop {
             let bell = job.bell();
-            let closing = lock(&self.closing).clone();
-            let Some(member) = job.view().living().find(|&member| !closing.contains(member)) else {
-                break Ok(());
-            };
+            // A stopped member may have no room for the message: it keeps no other from being told.
+            self.announce_some(&Message::Closing, &mut told)?;
+            // This may be the background: a listener of `on_loss` may close the store.
+            self.serve_messages();
+            let (view, closing) = (job.view(), lock(&self.closing).clone());
+            let is_awaited =
+                |member: &MemberId| !closing.contains(*member) || !told.contains(*member);
+            let Some(member) = view.living().find(is_awaited) else { break Ok(()) };
             if job.now() >= until || job.has_ended() {
                 break Err(StoreError::Timeout { member, limit });
             }
-            job.park(bell, until);
+            let is_told = view.living().all(|member| told.contains(member));
+            job.park(bell, if is_told { until } else { until.min(job.now().after(PAUSE_MAX)) });
         };
         self.end();
         result
@@ -93,26 +99,30 @@ impl StoreState {
     /// Gives up an opening that no call of this member got to use.
     pub(in crate::store::member) fn abandon(&self) {
         lock(&self.ending.progress).is_abandoned = true;
+        lock(&self.closing).insert(self.me());
         // A member that does not get the message is told again.
-        let _ = self.announce(&Message::Abandoned);
+        let _ = self.announce_some(&Message::Abandoned, &mut MemberSet::default());
         self.shut();
     }
 
-    /// *announce*.
-    fn announce(&self, note: &Message) -> StoreResult<()> {
-        lock(&self.closing).insert(self.me());
-        let others: Vec<MemberId> =
-            self.job.view().living().filter(|&member| member != self.me()).collect();
-        for member in others {
-            match self.send(member, note) {
-                Ok(()) | Err(Error::Dead { .. }) => {}
+    /// *announce*: tells the living members that were not told yet and have room for the message.
+    fn announce_some(&self, note: &Message, told: &mut MemberSet) -> StoreResult<()> {
+        let view = self.job.view();
+        for member in view.living().filter(|&member| member != self.me()) {
+            if told.contains(member) {
+                continue;
+            }
+            match self.try_send(member, note) {
+                Ok(true) | Err(Error::Dead { .. }) => _ = told.insert(member),
+                Ok(false) => {}
                 Err(error) => return Err(engine_error(error)),
             }
         }
         Ok(())
     }
 
-    /// *end*: no call passes from now on, and the name is free for the next opening.
+    /// *end*: no call passes from now on, and the name is free for the next opening. A thread may
+    /// come here when this member has begun the next opening: that opening has another number.
     pub(in crate::store) fn end(&self) {
         self.shut();
         self.stores.close(self.address);
@@ -287,16 +297,88 @@ impl Drop for StoreState {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
-    use crate::engine::Epoch;
     use crate::engine::sim::{self, Link, Options as SimOptions};
+    use crate::engine::{Epoch, Fault};
     use crate::job::Job;
     use crate::store::placement::{Placement, hash_key};
     use crate::store::segment::intent::intent_key;
-    use crate::store::testing::{nap, third_attempt};
+    use crate::store::testing::{expect_timeout, nap, third_attempt};
     use crate::store::{Options, Store};
     use std::cell::Cell;
     use std::rc::Rc;
     use std::sync::Arc;
+
+    /// Two threads close a store, and the first opens it again: the name stays in use, however late
+    /// the second thread comes.
+    #[test]
+    fn a_thread_that_closes_late_does_not_close_the_next_opening() {
+        for seed in 0..60 {
+            sim::run(&SimOptions::new(2, seed), move |job: Job| {
+                let options = || Options::new().replicas(2).partitions(8).expected_keys(64);
+                let store = Store::open(&job, options()).expect("open");
+                let second = store.clone();
+                let late = move || {
+                    // The first thread may have closed it already.
+                    let ended = second.close();
+                    assert!(matches!(ended, Ok(()) | Err(StoreError::Closed)), "{ended:?}");
+                };
+                let late = job.spawn("late", Box::new(late)).expect("started");
+                match store.close() {
+                    Ok(()) => {}
+                    // The other thread is about to end.
+                    Err(StoreError::Closed) => assert!(job.wait_for(&late, job.deadline())),
+                    Err(error) => panic!("{error}"),
+                }
+                let again = Store::open(&job, options()).expect("opened again");
+                assert!(job.wait_for(&late, job.deadline()));
+                let third = Store::open(&job, options());
+                assert!(matches!(third, Err(StoreError::AlreadyOpen { .. })), "seed {seed}");
+                again.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A member is stopped, and has no room for a message. The store is closed here all the same,
+    /// and the other members are told.
+    #[test]
+    fn a_store_is_closed_although_a_member_has_no_room_for_messages() {
+        let mut options = SimOptions::new(3, 1);
+        options.time_limit = Duration::from_secs(1);
+        let stage = Rc::new(Cell::new(0));
+        sim::run(&options, move |job: Job| {
+            let options = Options::new().replicas(2).partitions(8).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            let [first, stopped] = [0, 1].map(MemberId);
+            if job.me() == first {
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                let note = Message::Returned { class: 0 };
+                let mut sent = 0;
+                while store.state.try_send(stopped, &note) == Ok(true) {
+                    sent += 1;
+                    assert!(sent < 1_000_000, "messages have no bound");
+                }
+                stage.set(1);
+                assert_eq!(expect_timeout(store.close()), stopped);
+                assert!(matches!(store.get("key"), Err(StoreError::Closed)));
+                stage.set(stage.get() + 1);
+                nap(&job, "the last member", || stage.get() == 3);
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+            } else if job.me() == stopped {
+                nap(&job, "the others", || stage.get() == 3);
+                store.close().expect("the others have closed it");
+            } else {
+                nap(&job, "a full queue", || stage.get() >= 1);
+                assert_eq!(expect_timeout(store.close()), stopped);
+                let closing = lock(&store.state.closing).clone();
+                assert!(closing.contains(first), "{closing:?}");
+                stage.set(stage.get() + 1);
+            }
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
 
     /// A transaction outlives its store, and is dropped when another member uses its memory for
     /// something else: the end of the transaction changes nothing there.

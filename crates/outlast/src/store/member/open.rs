@@ -294,6 +294,8 @@ impl StoreState {
         let mut next = MemberId(0);
         loop {
             let bell = job.bell();
+            // This may be the background: a listener of `on_loss` may open a store.
+            self.serve_messages();
             let view = job.view();
             // A member whose options differ may have begun the next opening already, since it has
             // found the difference, too. The program hears of the difference first.

@@ -194,19 +194,21 @@ impl Stores {
 
     /// Records that a call of `open` has failed after this member had said `Hello`.
     pub(in crate::store::member) fn fail(&self, address: Address) {
-        self.set_usage(address, Usage::Failed);
-    }
-
-    /// Records that this member has closed an opening: the store can be opened again.
-    pub(in crate::store::member) fn close(&self, address: Address) {
-        self.set_usage(address, Usage::Closed);
-    }
-
-    fn set_usage(&self, address: Address, usage: Usage) {
         if let Some(named) = lock(&self.named).get_mut(&address.store)
             && named.opening == address.opening
         {
-            named.usage = usage;
+            named.usage = Usage::Failed;
+        }
+    }
+
+    /// Records that this member has closed an opening: the store can be opened again. A thread may
+    /// come here when another thread, which has closed the opening, too, begins the next one.
+    pub(in crate::store::member) fn close(&self, address: Address) {
+        if let Some(named) = lock(&self.named).get_mut(&address.store)
+            && named.opening == address.opening
+            && !matches!(named.usage, Usage::Opening)
+        {
+            named.usage = Usage::Closed;
         }
     }
 

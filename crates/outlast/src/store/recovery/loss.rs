@@ -185,7 +185,7 @@ impl RecoveryState {
                     self.schedule_repair(partition);
                     let note = Message::Fill { partition: partition as u64 };
                     // Repair reminds a replica that does not get this message.
-                    others.iter().for_each(|&replica| drop(self.send(replica, &note)));
+                    others.iter().for_each(|&replica| drop(self.try_send(replica, &note)));
                     Message::Accepted { partition: partition as u64 }
                 }
                 // Another member is the first replica. The member that asked learns of the newer

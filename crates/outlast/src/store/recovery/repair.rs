@@ -565,7 +565,7 @@ impl RecoveryState {
                 let note = Message::Fill { partition: partition as u64 };
                 for &replica in replicas.members.iter().filter(|&&replica| replica != store.me()) {
                     // Repair reminds a replica that does not get this message.
-                    let _ = store.send(replica, &note);
+                    let _ = store.try_send(replica, &note);
                 }
                 Ok(Progress::More(Work::new(partition)))
             }
@@ -654,8 +654,9 @@ impl RecoveryState {
         if now.since(since) >= REMIND {
             since = now;
             let note = Message::Fill { partition: work.partition as u64 };
+            // A replica that is stopped may have no room for messages, and is not waited for.
             for replica in self.missing_replicas(op, &work, config, leaving) {
-                let _ = self.send(replica, &note);
+                let _ = self.try_send(replica, &note);
             }
         }
         Progress::Waiting(Work { position: 0, since: Some(since), ..work })
