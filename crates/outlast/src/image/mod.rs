@@ -79,7 +79,7 @@ pub use regions::{Owner, Regions, Restored};
 
 use crate::engine::{Activity, Done, MemberId, Pending, Time};
 use crate::job::Job;
-use crate::rma::Communicator;
+use crate::rma::{Agreement, Communicator};
 use crate::store::{Mode, Store};
 use crate::sync::lock;
 use arena::{Arena, LateSwap};
@@ -89,10 +89,16 @@ use set::Sets;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 /// The number of the communicator by which members meet to open images. The numbers of stores are
 /// hashes, or 0.
 const COMMUNICATOR_NUMBER: u64 = (1 << 43) - 1;
+
+/// The phase of the agreement of `close`, as regions.rs has them for its calls.
+const CLOSE: u64 = 1 << 59;
+/// Whether the caller of `close` puts nothing into the arenas of others any more.
+const QUIET: u64 = 1;
 
 /// The images of a job. Clones are handles of the same images.
 #[derive(Clone)]
@@ -321,9 +327,9 @@ impl Images {
     }
 
     /// Closes the images: they and their pieces are gone. All living members call this. It waits
-    /// until all have called it, or returns [`ImageError::Timeout`] at the job's time limit; the
-    /// images are closed in both cases. No memory is given back if a thread of any member is in the
-    /// middle of a save.
+    /// until all have called it, or returns [`ImageError::Timeout`] at the job's time limit, and
+    /// then no image is deleted; the images are closed at this member in both cases. No memory is
+    /// given back if a thread of any member is in the middle of a save.
     pub fn close(&self) -> ImageResult<()> {
         self.inner.check_open()?;
         self.inner.close()
@@ -352,8 +358,7 @@ impl Inner {
             && !self.is_any_entry_busy()
             && !self.has_late_puts()
             && lock(&self.late_swaps).is_empty();
-        self.comm.failure_ack()?;
-        let ended = self.comm.agree_despite_failures(u64::from(is_quiet))?;
+        let ended = self.agree_to_close(is_quiet)?;
         let first = (0..self.comm.size()).find(|rank| !ended.failed.contains(rank));
         if first == Some(self.comm.rank()) {
             for key in self.store.scan(&self.prefix)? {
@@ -362,11 +367,32 @@ impl Inner {
         }
         self.comm.free()?;
         if let Some(arena) = &self.arenas[self.job.me().index()]
-            && ended.flags == 1
+            && ended.flags & QUIET != 0
         {
             arena.give_back(&self.job, &self.options);
         }
         Ok(())
+    }
+
+    /// Agrees with all living members that they close the images. Members that restore or save
+    /// regions may be in an agreement of their own meanwhile, or this member was in it, and its
+    /// call has timed out: such an agreement closes nothing.
+    fn agree_to_close(&self, is_quiet: bool) -> ImageResult<Agreement> {
+        let (limit, mut pause) = (self.job.time_limit(), Duration::from_millis(1));
+        let until = self.job.now().after(limit);
+        loop {
+            self.comm.failure_ack()?;
+            let quiet = if is_quiet { QUIET } else { 0 };
+            let agreed = self.comm.agree_despite_failures(CLOSE | quiet)?;
+            if agreed.flags & CLOSE != 0 {
+                return Ok(agreed);
+            }
+            if self.job.now() >= until {
+                return Err(ImageError::Timeout { member: self.job.me(), limit });
+            }
+            self.job.sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
     }
 
     /// The key of the descriptor of an image.

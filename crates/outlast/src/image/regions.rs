@@ -336,6 +336,9 @@ impl Regions {
             }
             // `choose`
             let chosen = self.choose();
+            if let Ok(verdict) = &chosen {
+                self.delete_old_descriptors(verdict, &dead);
+            }
             // `fill`
             let filled = chosen.and_then(|verdict| Ok((self.fill(&verdict, regions)?, verdict)));
             let (phase, flags, dead_now) = self.meet(FILLED, u64::from(filled.is_ok()) * FINE)?;
@@ -376,6 +379,27 @@ impl Regions {
             }
         }
         Ok(verdict)
+    }
+
+    /// Deletes the descriptors of other generations, which a death or a timeout has left: as long
+    /// as a record names them, the extents of the dead stay claimed. The first caller does it, in
+    /// its turn between two agreements, so that no member writes a generation meanwhile.
+    fn delete_old_descriptors(&self, verdict: &Verdict, dead: &[usize]) {
+        let inner = self.inner();
+        if self.callers(dead).first() != Some(&inner.job.me()) {
+            return;
+        }
+        let generation = |key: &[u8]| {
+            let number = key.rsplit(|byte| *byte == b'/').next()?;
+            std::str::from_utf8(number).ok()?.parse::<u64>().ok()
+        };
+        let prefix = [&inner.prefix[..], b"d/r/"].concat();
+        // What cannot be deleted now is deleted by the next call.
+        for key in inner.store.scan(&prefix).unwrap_or_default() {
+            if generation(&key) != Some(verdict.generation) {
+                let _ = inner.store.delete(&key);
+            }
+        }
     }
 
     /// `fill`: the own regions; returns the own note.
@@ -623,6 +647,89 @@ mod tests {
         for len in 0..table.encode().len() - 4 {
             assert_eq!(Table::decode(&table.encode()[..len]), None);
         }
+    }
+
+    /// A member closes the regions after a death, and the others restore them: nothing is closed.
+    /// When the member has left, the others find the version that was saved.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_member_that_closes_alone_deletes_nothing() {
+        use crate::engine::Fault;
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::job::Job;
+        use std::time::Duration;
+        for seed in 0..8 {
+            let mut plan = SimOptions::new(6, seed).link(Link::of_seed(seed));
+            (plan.steps_max, plan.time_limit) = (20_000_000, Duration::from_secs(2));
+            plan.stack_len = 2 << 20;
+            sim::run(&plan, move |job: Job| {
+                let records = crate::store::Options::new().replicas(3).partitions(8);
+                let store = Store::open(&job, records.expected_keys(64)).expect("opened");
+                let options = Options::new(1000).set(4).lose(2).piece(64).room(200);
+                let regions = Regions::open(&store, "test", options).expect("opened");
+                let mut cells = [1; 500];
+                assert_eq!(regions.restore(&mut []).expect("nothing").version, None);
+                regions.checkpoint(7, b"note", &[("cells", &cells)]).expect("saved");
+                let (closer, victim) = (MemberId((seed % 2) as u32), MemberId(5));
+                if job.me() == victim {
+                    job.inject(Fault::Kill(victim)).expect("a fault");
+                }
+                while job.view().is_living(victim) {
+                    job.sleep(Duration::from_millis(1));
+                }
+                let ended = regions.checkpoint(8, b"note", &[("cells", &[2; 500])]);
+                assert!(ended.is_err(), "{ended:?}");
+                if job.me() == closer {
+                    let ended = regions.close();
+                    assert!(matches!(ended, Err(ImageError::Timeout { .. })), "{ended:?}");
+                    return job.leave().expect("left");
+                }
+                let restored = loop {
+                    match regions.restore(&mut [("cells", &mut cells)]) {
+                        Ok(restored) => break restored,
+                        Err(ImageError::Timeout { .. } | ImageError::MemberDied) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                };
+                assert_eq!((restored.version, cells), (Some(7), [1; 500]));
+                regions.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A record of a generation that nobody deleted names extents. The next call deletes it.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn descriptors_of_old_generations_are_deleted() {
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::job::Job;
+        sim::run(&SimOptions::new(3, 1), move |job: Job| {
+            let records = crate::store::Options::new().replicas(2).partitions(8);
+            let store = Store::open(&job, records.expected_keys(64)).expect("opened");
+            let options = Options::new(1000).set(2).lose(1).piece(64).room(200);
+            let regions = Regions::open(&store, "test", options).expect("opened");
+            regions.restore(&mut []).expect("nothing");
+            regions.checkpoint(1, b"", &[("cells", &[1; 500])]).expect("saved");
+            let (verdict, _) = regions.verdict().expect("read");
+            // As a member leaves it that dies before `free`.
+            if job.me() == MemberId(0) {
+                let saved = regions.descriptor_key(MemberId(2), verdict.generation);
+                let record = store.get(&saved).expect("read").expect("there");
+                let old = regions.descriptor_key(MemberId(2), verdict.generation + 100);
+                store.put(&old, record.bytes()).expect("put");
+            }
+            regions.restore(&mut []).expect("restored");
+            let prefix = [&regions.inner().prefix[..], b"d/r/"].concat();
+            assert_eq!(store.scan(&prefix).expect("read").len(), 3);
+            regions.restore(&mut []).expect("restored");
+            regions.close().expect("closed");
+            store.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
     }
 
     #[test]
