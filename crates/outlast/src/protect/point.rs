@@ -136,18 +136,18 @@ impl Seat {
         };
         let name = run.image_name(self.number);
         let staged = run.images.stage(&name, generation, note, self.bytes(), &mut read);
+        // Before the checks: a rollback settles what was staged, and the extents would be lost.
+        let staged = staged.map(|staged| {
+            lock(&self.period.staged).push((self.number, staged));
+        });
         self.period.check()?;
-        match (staged, fault) {
-            (Ok(staged), None) => {
-                lock(&self.period.staged).push((self.number, staged));
-                Ok(true)
-            }
-            (_, Some(error)) => Err(error.into()),
-            (Err(error), None) => {
-                tracing::warn!(%error, seat = self.number, "a point is put off");
-                Ok(false)
-            }
+        if let Some(error) = fault {
+            return Err(error.into());
         }
+        if let Err(error) = &staged {
+            tracing::warn!(%error, seat = self.number, "a point is put off");
+        }
+        Ok(staged.is_ok())
     }
 
     /// `verdict`: what seat 0 tells all seats.

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `stop` | calls say `RolledBack`, closures end, all operations of the member complete | a stopped member is waited for |
 //! | `agree` | all members agree on the dead | the agreement goes on without the dead |
-//! | `assign` | the course gives the seats of the dead to others; the first put decides | as `agree`: `restart` says that there is a further death |
+//! | `assign` | the course gives the seats of the dead to others; the first put decides | as `agree`: `restart` says that there is a further death. A stopped replica of the course is waited for |
 //! | `load` | each holder serves the dead no more, settles its saves, loads the generation that counts, and writes where the seat is | as `assign` |
 //! | `restart` | all members agree that all could, and that none died since `agree` | otherwise again from `assign` on |
 //!
@@ -51,7 +51,9 @@ impl Run {
         loop {
             let step = within(Step::Assign);
             self.end_service(&dead).map_err(End::Alone)?;
-            let assigned = self.course.assign(rollback, |course| self.next_course(course, &dead));
+            let assigned = self.patiently(|| {
+                self.course.assign(rollback, |course| self.next_course(course, &dead))
+            });
             let course = assigned.map_err(End::Alone)?;
             if let Some(fault) = course.fault.clone()
                 && course.rollback == rollback
@@ -134,8 +136,23 @@ impl Run {
             settled.map_err(|error| (seat, error.into()))?;
         }
         let seats = course.seats_of(self.job.me());
-        let load = |seat: usize| self.load_seat(course, seat).map_err(|error| (seat, error));
+        let load = |seat: usize| {
+            self.patiently(|| self.load_seat(course, seat)).map_err(|error| (seat, error))
+        };
         seats.into_iter().map(load).collect()
+    }
+
+    /// Repeats a call that has timed out, as long as this member's patience with a stopped member
+    /// lasts and the run goes on.
+    fn patiently<T>(&self, mut call: impl FnMut() -> ProtectResult<T>) -> ProtectResult<T> {
+        let until = self.job.now().after(self.options.patience);
+        loop {
+            match call() {
+                Err(ProtectError::Timeout { .. })
+                    if self.job.now() < until && !self.comm.is_revoked() => {}
+                result => return result,
+            }
+        }
     }
 
     fn load_seat(&self, course: &Course, seat: usize) -> ProtectResult<Loaded> {

@@ -123,6 +123,12 @@ where
     }
 }
 
+/// The error of a run that a closure or a member has ended.
+fn why_failed(course: Course) -> ProtectError {
+    let reason = "a member gave up, and could not say why".to_string();
+    course.fault.map_or(ProtectError::Invalid { reason }, ProtectError::from)
+}
+
 impl Run {
     /// Opens a run with all living members; returns the dead among its members.
     fn open(store: &Store, options: Protect) -> ProtectResult<(Arc<Run>, Vec<MemberId>)> {
@@ -207,7 +213,8 @@ impl Run {
     }
 
     /// An agreement of all members. It waits until the given time; without one, for all closures,
-    /// and from the end of the period on as long as the patience lasts.
+    /// and from the end of the period on as long as the patience lasts. If the run has failed, it
+    /// waits for the time limit of the job at most, and returns the fault.
     pub(super) fn meet(
         &self,
         flags: u64,
@@ -223,6 +230,12 @@ impl Run {
                     return Ok(Met { flags: agreed.flags, dead });
                 }
                 Err(rma::Error::Timeout { rank, member, limit }) => {
+                    // The run has failed, and a member that gave up takes part in no agreement.
+                    if self.comm.is_revoked()
+                        && let Ok((course, _)) = self.course.read()
+                    {
+                        return Err(why_failed(course));
+                    }
                     if until.is_none() && period.is_none_or(|period| period.check().is_err()) {
                         until = Some(self.job.now().after(self.options.patience));
                     }
@@ -274,11 +287,7 @@ impl Run {
             }
             if met.flags & CALM == 0 {
                 return match self.course.read() {
-                    Ok((Course { fault: Some(fault), .. }, _)) => End::Together(Err(fault.into())),
-                    Ok(_) => {
-                        let reason = "a member gave up, and could not say why".to_string();
-                        End::Together(Err(ProtectError::Invalid { reason }))
-                    }
+                    Ok((course, _)) => End::Together(Err(why_failed(course))),
                     Err(error) => End::Alone(error),
                 };
             }
