@@ -209,11 +209,19 @@ impl Unfinished {
         let published = self.folder.join(generation_name(self.number));
         fs::rename(&unfinished, &published).map_err(FolderError::io(&published))?;
         sync(&self.folder)?;
+        // The snapshot is taken, whether or not the old ones can be removed.
+        if let Err(error) = self.remove_old(keep) {
+            tracing::warn!(%error, "an old snapshot was not removed");
+        }
+        Ok(published)
+    }
+
+    fn remove_old(&self, keep: usize) -> Result<()> {
         let all = list(&self.folder)?;
         for old in &all[..all.len().saturating_sub(keep.max(1))] {
             fs::remove_dir_all(&old.path).map_err(FolderError::io(&old.path))?;
         }
-        Ok(published)
+        Ok(())
     }
 
     /// Removes the unfinished generation.

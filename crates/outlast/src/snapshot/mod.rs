@@ -375,6 +375,15 @@ impl Shared {
     }
 }
 
+/// Lets this member take part in the next attempt when it is dropped, also by a panic.
+struct EndParticipation<'a>(&'a Shared);
+
+impl Drop for EndParticipation<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.participating) = None;
+    }
+}
+
 /// The background's work: it receives messages and starts a participant for each order to freeze.
 struct Background(Arc<Shared>);
 
@@ -411,8 +420,8 @@ impl Service for Background {
             let participant = shared.clone();
             let limit = Duration::from_nanos(limit_ns);
             let body = move || {
+                let _end = EndParticipation(&participant);
                 participate(&participant, from, id, Epoch(epoch), limit);
-                *lock(&participant.participating) = None;
             };
             if let Err(error) = job.spawn("snapshot", Box::new(body)) {
                 *lock(&shared.participating) = None;
