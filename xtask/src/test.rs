@@ -12,7 +12,7 @@ use crate::gate::{
     workspace,
 };
 use crate::{install, instructions, packages, tidy, valgrind};
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,6 +40,13 @@ const LIMIT: Duration = minutes(60);
 const WITHOUT_UCX: [(&str, &str); 2] =
     [("UCX_MEM_MMAP_HOOK_MODE", "none"), ("UCX_DEBUG_SIGNO", "0")];
 
+/// Packages of Debian, the features of the tests that need them, and what those tests are of.
+const PACKAGES: [(&str, &str, &str); 3] = [
+    ("gfortran", "outlast-c/fortran", "the Fortran module"),
+    ("tmux", "outlast-cli/terminal", "the command in a terminal"),
+    ("chromium", "outlast-cli/browser", "a report in a browser"),
+];
+
 /// Runs the gate; the full gate checks what a release needs as well.
 pub(crate) fn test(is_full: bool) -> anyhow::Result<()> {
     let mut gate = Gate::new(LIMIT);
@@ -52,8 +59,10 @@ fn run(gate: &mut Gate) -> anyhow::Result<()> {
     begin_build_from_scratch();
     gate.step("format", minutes(2), cargo(&["fmt", "--all", "--check"]))?;
     gate.step_here("house rules", tidy::tidy)?;
-    // The network takes the time of the first, and a single thread of the compiler that of the
-    // second, so that lints run meanwhile.
+    // The network takes the time of the first two, and a single thread of the compiler that of the
+    // third, so that lints run meanwhile.
+    let packages = PACKAGES.map(|(package, ..)| package);
+    let packages = std::thread::spawn(move || packages.map(|name| debian::install(name, name)));
     let mut install = Command::new(std::env::current_exe().context("the path of this program")?);
     install.arg("mpi");
     let install = gate.start("Open MPI", minutes(10), install)?;
@@ -63,12 +72,9 @@ fn run(gate: &mut Gate) -> anyhow::Result<()> {
     packages::check(gate, false)?;
     gate.finish(install)?;
     let mut features = FEATURES_AND_MPI.to_string();
-    for (package, feature, tests) in [
-        ("gfortran", "outlast-c/fortran", "the Fortran module"),
-        ("tmux", "outlast-cli/terminal", "the command in a terminal"),
-        ("chromium", "outlast-cli/browser", "a report in a browser"),
-    ] {
-        match debian::install(package, package) {
+    let installed = packages.join().map_err(|_| anyhow!("installing packages panicked"))?;
+    for ((_, feature, tests), installed) in PACKAGES.into_iter().zip(installed) {
+        match installed {
             Ok(()) => features.extend([",", feature]),
             Err(error) => println!("=== tests of {tests}: left out; {error}"),
         }
@@ -193,8 +199,8 @@ type Check = fn(&mut Gate) -> anyhow::Result<()>;
 
 /// What a release needs and a change does not: the Python package as users install it, an
 /// installation that programs are built against, the guide as a book, the library for C under
-/// valgrind, what C costs, all reports in a browser, the packages compiled, and the licenses and known
-/// defects of the dependencies where `cargo deny` is installed.
+/// valgrind, what C costs, all reports in a browser, the packages compiled, and the licenses and
+/// known defects of the dependencies where `cargo deny` is installed.
 pub(crate) const PARTS_OF_RELEASE: [(&str, Check); 8] = [
     ("python", check_python_package),
     ("install", install::check),
