@@ -44,10 +44,10 @@ impl OpenMpi {
         let folder = std::env::temp_dir().join(format!("outlast-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         let left = folder.clone();
-        let _removed = on_interrupt(move || {
+        let removed = on_interrupt(move || {
             let _ = std::fs::remove_dir_all(&left);
         })?;
-        let found = OpenMpi { mpirun, folder, name, version, _removed };
+        let found = OpenMpi { mpirun, folder, name, version, _removed: removed };
         let source = found.program().with_extension("c");
         let header = found.folder.join("openmpi.h");
         for (path, text) in [(&source, source_text), (&header, HEADER)] {

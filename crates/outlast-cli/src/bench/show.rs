@@ -83,9 +83,12 @@ const PICTURES: [(&str, &str, &str); 11] = [
     ("tx, 3 keys, ", "tx", "Transactions over 3 keys of many members"),
 ];
 
+/// The figures of a picture, one above the other, each with its headline.
+type Figures = Vec<(String, Figure)>;
+
 /// The pictures of a report, each with the name of its file.
 fn pictures(report: &BenchReport) -> Vec<(String, String)> {
-    let mut pictures: Vec<(&str, &str, Vec<(String, Figure)>)> = Vec::new();
+    let mut pictures: Vec<(&str, &str, Figures)> = Vec::new();
     for (headline, rows) in groups(&report.results) {
         let what = rows[0].what.as_str();
         let fits = |(kind, ..): &&(&str, _, _)| what.starts_with(kind) || what.ends_with(kind);
@@ -97,12 +100,12 @@ fn pictures(report: &BenchReport) -> Vec<(String, String)> {
         }
     }
     let courses = report.courses.iter();
-    let courses: Vec<(String, Figure)> =
+    let courses: Figures =
         courses.map(|course| (course.contender.clone(), course.figure())).collect();
     if !courses.is_empty() {
         pictures.push(("failure", "Writes a second while a process is killed at 0 s", courses));
     }
-    let draw = |(name, title, figures): (&str, &str, Vec<(String, Figure)>)| {
+    let draw = |(name, title, figures): (&str, &str, Figures)| {
         (format!("{name}.svg"), picture(title, &figures))
     };
     pictures.into_iter().map(draw).collect()
