@@ -98,7 +98,7 @@ impl Shared {
     }
 
     /// Makes a consistent cut with all members (`cut.freeze` to `cut.unfreeze`; see
-    /// `store/cut.rs`).
+    /// `store/api/cut.rs`).
     ///
     /// Returns for how long writers were held up. The participants measure it, because this member
     /// may be stopped between their answers and reading them.

@@ -19,9 +19,9 @@
 //!   never for longer than [`Options::freeze_limit`].
 //! - A generation without the suffix `.unfinished` is whole.
 //!
-//! The module uses the public calls of the store and the consistent cut of `store/cut.rs`. Programs
-//! call [`Snapshots`] and [`restore()`]; the command line tool reads folders and files with the
-//! other public items.
+//! The module uses the public calls of the store and the consistent cut of `store/api/cut.rs`.
+//! Programs call [`Snapshots`] and [`restore()`]; the command line tool reads folders and files
+//! with the other public items.
 //!
 //! # Deaths
 //! If a participant dies before its part is written, the coordinator cancels the attempt and begins

@@ -1,8 +1,9 @@
 //! The memory of a job: a launcher makes it, its members find it and claim a place in it.
 //!
-//! It is an unnamed file (a memfd, or a deleted file in a directory of the user's choice), which
-//! members inherit as a descriptor. Ranges are allocated before they are used, so that touching
-//! them cannot fail later. The memory is gone with the last process that maps it.
+//! It is an unnamed file: a memfd, or a file without a name (`O_TMPFILE`) in a directory of the
+//! user's choice. Members inherit it as a descriptor, or open it through /proc. Ranges are
+//! allocated before they are used, so that touching them cannot fail later. The memory is gone with
+//! the last process that maps it.
 
 use super::super::{MemberId, View};
 use super::layout::{

@@ -12,6 +12,7 @@
 //! | `access.rs` | one-sided operations: put, get, load, swap, add, at an address of the mapping |
 //! | `wait.rs` | sleeping on the bell, and watching for deaths meanwhile |
 //! | `deaths.rs` | how a death is proven, declared and made known, within a millisecond |
+//! | `death_log.rs` | the dead in the order of their deaths, and the epoch |
 //! | `mailbox.rs` | messages |
 //! | `status.rs` | the page of a member for observers outside of the job |
 //! | `observe.rs` | the jobs of this user on this machine, read from outside |

@@ -1,7 +1,8 @@
 //! Removing the records of deleted keys. The protocol page below has the steps, what a survivor
 //! finds after each, and why each is needed.
 //!
-//! The background of the member that deleted a key executes the steps.
+//! The background of the member that deleted a key executes the steps. For the tombstones of a dead
+//! member the primary does, once repair has found and queued them.
 //! [`RecordState::record_tombstone`] queues a tombstone. `remove_piece` waits for a grace period
 //! (*wait*) and then executes *raise_floor*, *mark_primary* and *mark_others* for a few tombstones
 //! at a time. It reports the marked buckets to their replicas, and each replica unlinks the marked
