@@ -28,7 +28,7 @@ program windows
   character :: bytes(8)
   integer, allocatable :: ranks(:)
   integer(int64) :: length, flags
-  integer :: me, last, ierr, sender, tag
+  integer :: me, last, rank, ierr, sender, tag
 
   call outlast_join(job)
   call outlast_open(job, store)
@@ -54,14 +54,18 @@ program windows
 
   call outlast_window_open(comm, 64_int64, window)
   if (me == last) call outlast_window_lock(window, 0, outlast_lock_exclusive)
-  call outlast_comm_barrier(comm)
+  ! By messages: others may still be inside of a barrier that the last member has left.
   if (me == last) then
+    do rank = 0, last - 1
+      call outlast_comm_receive(comm, rank, 31, bytes, 8_int64, length, sender, tag)
+    end do
     write (output_unit, '(a)') "ready"
     flush (output_unit)
     do
       ierr = int(c_usleep(100000_c_int))
     end do
   end if
+  call outlast_comm_send(comm, last, 31, ["r"], 1_int64)
   call outlast_comm_receive(comm, last, 1, bytes, 8_int64, length, sender, tag, ierr)
   call check(ierr == outlast_proc_failed, "the death is told")
   call outlast_comm_get_failed(comm, ranks)
