@@ -3,9 +3,9 @@
 //!
 //! Nothing that a detector sees is proof. MPI calls a member failed when its process has ended, and
 //! also when its connection was cut. Silence of a node may mean a cut link, or that all its members
-//! are stopped. So a detector only ever causes [`Event::Suspected`]. Proof is the kernel's word
-//! ([`ProcessProbe`]) or a majority of the job (`quorum.rs`). What follows from a suspicion is done
-//! by the review at the end of [`Core::detect`].
+//! are stopped. So a detector only ever causes [`Event::Suspected`]. A death is settled by the
+//! kernel's word ([`ProcessProbe`]), which is proof, or by a majority of the job (`quorum.rs`).
+//! What follows from a suspicion is done by the review at the end of [`Core::detect`].
 //!
 //! The kernel is asked in any case where it can be: MPI has its knowledge from daemons, which may
 //! be stopped or cut off themselves. The pidfds of all remote members under this kernel are polled
@@ -295,8 +295,8 @@ impl Core {
         Some(Event::Logged { epoch: view.epoch.0, dead: view.dead })
     }
 
-    /// The suspects with a confirmed death: by the kernel, or by a majority while this member has
-    /// a lease itself.
+    /// The suspects whose death is settled: by the kernel, or by a quorum while this member has a
+    /// lease itself.
     fn check_suspects(&mut self) -> Option<Event> {
         let suspects = self.membership.suspects();
         if suspects.is_empty() {
@@ -304,7 +304,7 @@ impl Core {
         }
         let (now, dead) = (Shm::lease_clock(), self.membership.dead());
         let has_lease = self.lease.is_valid();
-        let mut is_confirmed = |member: MemberId| {
+        let mut is_settled = |member: MemberId| {
             let probe = &self.detector.probes[member.index()];
             match &mut self.quorum {
                 // Asked in any case: asking starts the eviction wait.
@@ -314,8 +314,8 @@ impl Core {
                 _ => probe.is_gone(),
             }
         };
-        let confirmed = suspects.into_iter().filter(|&member| is_confirmed(member)).collect();
-        Some(Event::Confirmed(confirmed))
+        let settled = suspects.into_iter().filter(|&member| is_settled(member)).collect();
+        Some(Event::Settled(settled))
     }
 
     /// Clears the link to a dead member, and fails what waits for the member.

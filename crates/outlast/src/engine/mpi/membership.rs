@@ -6,65 +6,95 @@
 //! action is left. Every change of a state goes through [`drive`], on every path: the periodic
 //! review, a frame that reports deaths, an operation that finds the epoch raised.
 //!
+//! *This member* is always the member that observes. `mod.rs` tells the course of a death as two
+//! stories, with all times.
+//!
 //! # Terms
+//! - *Node mates* of a member: the other members of its node.
 //! - *Link*: the queue of frames to a remote member, with its flow control (`link.rs`).
-//! - *Quorum*: a majority of the voting base, which is all members except dead members that every
-//!   remaining node knows to be dead (`quorum.rs`). Members count quorums only in a job under
+//! - *Quorum*: a majority of the voting base. The voting base is all members except the first
+//!   deaths in the log of this member's node, as far as every other node that has further members
+//!   has acknowledged them to this member (`quorum.rs`, rule 4). Quorums matter only in a job under
 //!   several kernels, or if `OUTLAST_MPI_WITNESS=votes` forbids to ask the kernel. In all other
 //!   jobs there are no quorums, and therefore no leases, no quarantine and no detection of silence.
+//! - *Proof* of a death: the word of the kernel. A quorum decides without proof.
+//! - *Settled*: the question whether a suspect is dead is settled, by proof or by a quorum. This
+//!   does not make the member dead yet: see below. (To *confirm* is a step of a write in the store,
+//!   and no word of this engine.)
 //! - *Eviction wait*: the 2.5 s for which a quorum must have had a member in quarantine before the
-//!   member is declared dead.
-//! - *Partial partition*: two nodes do not reach each other, and further nodes reach both. After
-//!   some time the job keeps the largest group of nodes that reach each other, and evicts the other
-//!   nodes (`quorum.rs`, rule 5).
+//!   member is declared dead. To *evict* is to declare dead in this way.
+//! - *Partial partition* of the network: two nodes do not reach each other, and further nodes reach
+//!   both. After some time the job keeps the largest group of nodes that reach each other, and
+//!   evicts the other nodes (`quorum.rs`, rule 5).
 //! - *Review*: [`Event::ReviewDue`], every 10 ms, and at once after MPI has reported an error.
 //!
 //! # States
 //! A member only moves down this list, and may skip states:
 //!
-//! - *alive*: from the beginning.
-//! - *suspected*: MPI calls the member failed, the kernel says that its process has ended, its node
-//!   is silent, or a partial partition evicts it. A suspicion proves nothing. The event
-//!   [`Event::Suspected`] only changes the state; what follows is done by the next review. A review
-//!   never quarantines a member whose process the kernel knows to live. A member with an ended
-//!   process stays in this state or in quarantine while any of its *node mates*, the other members
-//!   of its node, is neither confirmed nor dead: the next section says why.
-//! - *quarantined*: the review of this member, or of another local member, has set the bit of the
-//!   suspected member in the memory of this node. A review sets these bits only in a job with
-//!   quorums. No member of this node sends the member anything, for ever. The eviction wait may
-//!   run.
-//! - *dead*: the member is in the death log of this node. Its frames are dropped, requests to it
-//!   fail, and its link is cleared. A member that has left is in the log too, with a flag, and
-//!   counts as dead here.
+//! | state | since when | consequence |
+//! |---|---|---|
+//! | *alive* | from the beginning | |
+//! | *suspected* | MPI calls the member failed; or the kernel says that its process has ended; or its node is silent; or rule 5 has chosen its node to go | a mark of this member alone, which proves nothing. [`Event::Suspected`] only changes the state; what follows is done by the next review |
+//! | *quarantined* | the next review of this member, or a review of another local member, has set the bit of the member in the memory of this node. Reviews set these bits only in a job with quorums, and never for a member whose process the kernel knows to live | no member of this node sends the member anything, for ever. This is this node's vote against it. The eviction wait begins as soon as a quorum has it in quarantine |
+//! | *dead* | the member is in the death log of this node | its frames are dropped, requests to it fail, and its link is cleared. A member that has left is in the log too, with a flag, and counts as dead here |
 //!
-//! Local members, which share this member's node, are never suspected or quarantined: the kernel
-//! reports their deaths, and the shm engine enters them into the death log.
+//! A living member can stay suspected, if the kernel knows it to live, or quarantined, if no quorum
+//! has it in quarantine. A member with an ended process stays suspected or quarantined while the
+//! question is open for any of its node mates ("Why the whole node" below).
+//!
+//! Local members, which share this member's node, go from alive to dead only: the kernel reports
+//! their deaths, and the shm engine enters them into the death log. Callers never pass local
+//! members to [`Event::Suspected`] or [`Event::Quarantined`].
+//!
+//! # What is still served for a quarantined member
+//! The quarantine stops what this node *sends*. What arrives is handled until the member is in the
+//! death log, because it may live and have a lease:
+//!
+//! | what | until the member is dead |
+//! |---|---|
+//! | its request for an operation | executed in this member's segment; the reply is dropped |
+//! | its message | delivered; it gets no credit for further messages |
+//! | the deaths that its frame reports, its leave included | entered; the leave is not acknowledged |
+//! | its lease request | not answered. This is what the proof in `quorum.rs` rests on |
+//! | its grant, as the late answer to an earlier request | counts. It is asked for no further grants |
+//! | its announcement that its node has quarantined members | recorded |
+//! | its request to kill a member of this node | done |
+//! | a request to it | dropped: the call ends with [`Error::Dead`](crate::engine::Error::Dead) once the member is dead, or with `Timeout` |
+//! | a message to it | dropped, and counted as sent while there is credit; then the call waits as a request does |
 //!
 //! # From suspicion to death
 //! Declaring a member dead enters it into the death log of this node. There are two ways to it:
 //!
-//! - *By proof.* The member is suspected or quarantined, its death is *confirmed*, and every other
-//!   member of its node is confirmed or dead too. If its process runs under the kernel of the
-//!   deciding member, the kernel confirms that it has ended, or runs another program since `exec`
-//!   (a pidfd, opened at joining, tells). This needs no quorum, no lease and no wait, also in a job
-//!   under several kernels. Otherwise a quorum confirms the death, after the eviction wait. By then
-//!   a member that was merely cut off has lost its lease, and its replies are held back. The
-//!   deciding member must have a lease at that time.
+//! - *By decision.* The member is suspected or quarantined, the question is *settled* for it, and
+//!   each of its node mates is settled or dead too.
+//!   - The kernel settles it if the process runs under the kernel of the deciding member: the
+//!     process has ended, as a pidfd tells that was opened at joining; or it runs another program
+//!     since `exec`, because the memory of its node is not among its mappings any more. This needs
+//!     no quorum, no lease and no wait, also in a job under several kernels.
+//!   - Otherwise a quorum settles it, after the eviction wait, and only for a deciding member that
+//!     has a lease at that time. By then a member that was merely cut off has lost its own lease,
+//!     and its replies are held back.
 //! - *By report.* A frame carries the deaths that its sender knows. The receiver enters them
-//!   without a vote and without a lease: the first member that reported a death had proof, or was a
-//!   node mate of the dead member. A node mate reports a death only after its node has raised its
-//!   epoch; the next paragraph says why this is enough. A member that finds itself among the dead
-//!   of a frame, or of its node's log, and has not left, ends its process at once.
+//!   without a vote and without a lease, unless the sender is itself in the receiver's log by then.
+//!   The first member that reported a death had decided it, or was a node mate of the dead member.
+//!   That is enough: a node mate reports a death only after its node has raised its epoch, and from
+//!   then on no member of that node takes the dead member's memory for current.
 //!
-//! Why the whole node: the node mates of the failed member still map its memory. Until their view
-//! has the death they may read values there that the rest of the job has replaced. So a single
-//! ended process is not proof enough while its node mates live. The node mates learn of the death
-//! from the kernel as well, enter it into the log of their node, and report it.
+//! *Why the whole node.* The node mates of a failed member still map its memory. Until their view
+//! has the death they may read values there that the rest of the job has replaced. So the end of a
+//! single process is not enough while its node mates live. The node mates learn of the death from
+//! the kernel as well, enter it into the log of their node, and report it.
 //!
-//! If a quorum confirms the death of a member, but not of all its node mates, the deciding member
-//! asks the living node mates to kill the victim ([`Action::Fence`], once for each victim): they
-//! then report a death that the kernel has confirmed to them. No frame is sent to quarantined
-//! members, so the victim itself is not asked.
+//! If a quorum settles the death of a member, but not of all its node mates, this member asks the
+//! node mates that it still reaches to kill that member ([`Action::Fence`], once for each): they
+//! then report a death of which their kernel has told them. The member itself is not asked, because
+//! no frame is sent to quarantined members.
+//!
+//! *A living member that was declared dead* ends its process as soon as it finds itself, without
+//! having left, in a frame or in its node's log. It cannot count on being told: the nodes that have
+//! it in quarantine or in their log send it nothing, so it hears of its death at most by a frame
+//! that was under way. As a rule its lease runs out, and it ends itself in a call that has waited
+//! for a lease for the time limit (`wait.rs`).
 //!
 //! # What happens on a death
 //! [`Event::Logged`] turns new entries of the death log into these actions:
@@ -73,9 +103,10 @@
 //! 2. [`Action::RenewLease`], since the voting base may have changed.
 //! 3. [`Action::AnnounceDeaths`] to all remote members, if a local member is among the dead. Every
 //!    local member announces the deaths, so the other nodes learn of them also if some local
-//!    members die before they have done so. If no local member is left, the other nodes need proof
-//!    for this node as a whole.
-//! 4. [`Action::CheckSuspects`]: a suspect with a confirmed death may have waited only for the node
+//!    members die before they have done so. If no local member is left, the other nodes have to
+//!    decide about this node as a whole. Other deaths reach the other nodes with the next frame to
+//!    each member.
+//! 4. [`Action::CheckSuspects`]: a suspect whose death is settled may have waited only for the node
 //!    mates that are among the dead now. The check may declare further deaths, and so on.
 //!
 //! A member that dies in the midst of these actions loses nothing: the log is in the memory of its
@@ -103,8 +134,8 @@ pub(super) enum Event {
     ReviewDue,
     /// This node has quarantined these remote members.
     Quarantined(MemberSet),
-    /// Of the suspected and quarantined members exactly these have a confirmed death.
-    Confirmed(MemberSet),
+    /// Of the suspected and quarantined members, the deaths of exactly these are settled.
+    Settled(MemberSet),
     /// A frame of this member reports these deaths.
     Reported(Deaths, MemberId),
     /// The death log of this node was read: it has this epoch and these members.
@@ -120,10 +151,10 @@ pub(super) enum Action {
     /// Read the death log of this node, if its epoch has risen. Causes
     /// [`Event::Logged`].
     ReadLog,
-    /// Find out which suspected and quarantined members have a confirmed death. Causes
-    /// [`Event::Confirmed`].
+    /// Find out for which suspected and quarantined members the death is settled, by the kernel or
+    /// by a quorum. Causes [`Event::Settled`].
     CheckSuspects,
-    /// Ask the reachable members of this member's node to kill it.
+    /// Ask the node mates of this remote member, as far as they are reached, to kill it.
     Fence(MemberId),
     /// Enter these deaths into the log of this node, which raises its epoch. Deaths with a reporter
     /// do not enter if the reporter is in the log already.
@@ -171,15 +202,16 @@ impl Membership {
                 self.advance(&members, State::Suspected);
                 Vec::new()
             }
-            // The log is read in between: a local member may have granted a lease to a suspect just
-            // before the quarantine. The deaths that the suspect's request reported are in the log
-            // by now, and the check must not count these dead members as voters.
+            // The log is read between the two others. Just before the quarantine a local member may
+            // have granted a lease request of the suspect, and so have entered and acknowledged the
+            // deaths that the request carried. The check must find these deaths in the log:
+            // otherwise it counts the dead as voters against the suspect.
             Event::ReviewDue => vec![Action::Quarantine, Action::ReadLog, Action::CheckSuspects],
             Event::Quarantined(members) => {
                 self.advance(&members, State::Quarantined);
                 Vec::new()
             }
-            Event::Confirmed(confirmed) => self.apply_confirmed(&confirmed),
+            Event::Settled(settled) => self.apply_settled(&settled),
             Event::Reported(deaths, reporter) => self.merge_deaths(deaths, Some(reporter)),
             Event::Logged { epoch, dead } => self.apply_logged(epoch, &dead),
         }
@@ -193,13 +225,13 @@ impl Membership {
         }
     }
 
-    /// Declares confirmed members dead if their whole node is confirmed or dead. The other
-    /// confirmed members are fenced, once, unless the kernel was their proof: their processes have
-    /// ended.
-    fn apply_confirmed(&mut self, confirmed: &MemberSet) -> Vec<Action> {
-        let is_gone = |member: MemberId| confirmed.contains(member) || self.is_dead(member);
+    /// Declares members dead whose death is settled, if each of their node mates is settled or dead
+    /// too. The other settled members are fenced, once, unless the kernel was asked about them:
+    /// then their processes have ended.
+    fn apply_settled(&mut self, settled: &MemberSet) -> Vec<Action> {
+        let is_gone = |member: MemberId| settled.contains(member) || self.is_dead(member);
         let (dead, partly_gone): (Vec<MemberId>, Vec<MemberId>) =
-            confirmed.iter().partition(|&member| self.node_members(member).all(is_gone));
+            settled.iter().partition(|&member| self.node_members(member).all(is_gone));
         let mut actions = Vec::new();
         for member in partly_gone {
             if !self.probed.contains(member) && self.fenced.insert(member) {
@@ -289,8 +321,8 @@ impl Membership {
     }
 }
 
-/// Applies an event and performs the actions that follow, until none is left; whether the death log
-/// was found changed on the way.
+/// Applies an event and performs the actions that follow, until none is left. Returns whether new
+/// entries of the death log were applied on the way.
 ///
 /// The actions of an event that an action has caused come before the remaining actions: a death
 /// takes full effect before the next step relies on the states.
@@ -323,12 +355,12 @@ mod tests {
         members.iter().copied().map(MemberId).collect()
     }
 
-    /// The surroundings of member 0, with a death log and proofs under the control of a test.
+    /// The surroundings of member 0. A test controls the death log and which deaths are settled.
     struct World {
         membership: Membership,
         log: Vec<MemberId>,
-        /// The members that the kernel or a majority confirms to be dead.
-        proven: MemberSet,
+        /// The members whose death the kernel or a quorum has settled.
+        settled: MemberSet,
         performed: Vec<Action>,
     }
 
@@ -337,12 +369,12 @@ mod tests {
             World {
                 membership: Membership::new(MemberId(0), node_of.to_vec(), set(probed)),
                 log: Vec::new(),
-                proven: MemberSet::new(),
+                settled: MemberSet::new(),
                 performed: Vec::new(),
             }
         }
 
-        /// Drives an event to its end; whether the log had news, and the actions performed.
+        /// Drives an event to its end. Returns whether the log had news, and the actions performed.
         fn drive(&mut self, event: Event) -> (bool, Vec<Action>) {
             let has_news = drive(self, event, |world| &mut world.membership, World::perform);
             (has_news, std::mem::take(&mut self.performed))
@@ -359,8 +391,8 @@ mod tests {
                     (epoch != self.membership.seen_epoch).then_some(Event::Logged { epoch, dead })
                 }
                 Action::CheckSuspects => {
-                    let is_proven = |member: &MemberId| self.proven.contains(*member);
-                    Some(Event::Confirmed(suspects.into_iter().filter(is_proven).collect()))
+                    let is_settled = |member: &MemberId| self.settled.contains(*member);
+                    Some(Event::Settled(suspects.into_iter().filter(is_settled).collect()))
                 }
                 Action::DeclareDead((dead, _), reporter) => {
                     let known: MemberSet = self.log.iter().copied().collect();
@@ -426,7 +458,7 @@ mod tests {
     fn a_node_is_declared_dead_as_a_whole() {
         let mut world = World::new(&[0, 0, 2, 2, 4], &[]);
         world.drive(Event::Suspected(set(&[2, 3, 4])));
-        world.proven = set(&[2, 3]);
+        world.settled = set(&[2, 3]);
         let (has_news, performed) = world.drive(Event::ReviewDue);
         assert!(has_news);
         assert_eq!(performed[..3], REVIEW);
@@ -444,10 +476,10 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmed_member_of_a_reachable_node_is_fenced_once() {
+    fn a_settled_member_of_a_reachable_node_is_fenced_once() {
         let mut world = World::new(&[0, 1, 1, 3, 3], &[3, 4]);
         world.drive(Event::Suspected(set(&[1, 3])));
-        world.proven = set(&[1, 3]);
+        world.settled = set(&[1, 3]);
         let (_, performed) = world.drive(Event::ReviewDue);
         // The process of member 3 has ended by the kernel's word: no member needs to kill it.
         assert_eq!(performed[3..], [Action::Fence(MemberId(1))]);
@@ -459,7 +491,7 @@ mod tests {
     fn the_death_of_its_last_reachable_member_completes_the_death_of_a_node() {
         let mut world = World::new(&[0, 1, 1], &[]);
         world.drive(Event::Suspected(set(&[1])));
-        world.proven = set(&[1]);
+        world.settled = set(&[1]);
         world.drive(Event::ReviewDue);
         assert!(world.membership.dead().is_empty());
         let (has_news, performed) = world.drive(reported(2, &[2]));
@@ -516,7 +548,7 @@ mod tests {
     fn a_death_takes_full_effect_before_the_review_goes_on() {
         let mut world = World::new(&[0, 0, 2, 2], &[]);
         world.drive(Event::Suspected(set(&[2])));
-        world.proven = set(&[2]);
+        world.settled = set(&[2]);
         // Entered by another local member; the first check declares member 2 dead because of it.
         world.log = vec![MemberId(3), MemberId(1)];
         let (_, performed) = world.drive(Event::ReviewDue);

@@ -3,63 +3,124 @@
 //! # Local and remote members
 //! The members of a *node* (equal kernel and host name) form a job of the shm engine: they map each
 //! other's segments, put, get and swap words in them by their own instructions, and learn of each
-//! other's deaths from the kernel. That shm job has a slot for every member of the whole job, so
-//! that members have their numbers everywhere. The slots of remote members stay empty. The death
+//! other's deaths from the kernel. That shm job has room for every member of the whole job, so that
+//! a member has the same number on every node. The room of remote members stays empty. The death
 //! log and the epoch of the shm job belong to the whole node: a remote death that a member learns
 //! of is known to all members of its node.
 //!
 //! Remote members are reached by messages alone (`core.rs`). An operation is a request that the
 //! target's own code executes in its own segment, by the instructions that local members use, and
 //! acknowledges. Any activity of the target that waits in the engine serves it, or else the
-//! background activity. All calls of MPI are made under a single lock, and none of them waits,
-//! except `Mpi::shrink` for the program. An operation needs no member but its caller and its
-//! target.
+//! background activity. After joining, all calls of MPI are made under a single lock, and none of
+//! them waits. The one exception is `Mpi::shrink` for the program, which waits in a thread of its
+//! own without the lock. An operation needs no member but its caller and its target.
 //!
 //! MPI has no wait that another thread can end, so waiting means testing (`wait.rs`). An operation
 //! on a remote member that computes, or has received nothing for long, therefore takes up to about
 //! a millisecond longer than an operation on a member that is busy serving.
 //!
-//! A *kernel* is a boot id and a pid namespace (`join.rs`). Members under a single kernel may be of
-//! several nodes, since their host names may differ and tests divide hosts into groups. So two
-//! conditions decide what a job needs:
+//! A *kernel* is a boot id and a pid namespace (`join.rs`): two hosts have two kernels, and so have
+//! two containers on one host. Members under a single kernel may be of several nodes, since their
+//! host names may differ and tests divide hosts into groups. So two conditions decide what a job
+//! needs:
 //!
-//! | members | MPI after joining | proof of a remote death | lease |
+//! | members | MPI after joining | what settles a remote death | lease |
 //! |---|---|---|---|
 //! | of a single node | not called | there are no remote members | not needed |
 //! | of several nodes under a single kernel | carries the messages | the kernel | not needed |
 //! | under several kernels | carries the messages | the own kernel, or else a majority | needed |
 //!
-//! `OUTLAST_MPI_WITNESS=votes` forbids to ask the kernel: then all jobs of several nodes are as in
-//! the last row.
+//! The variable `OUTLAST_MPI_WITNESS` says who is asked whether a remote member is dead. Without it
+//! the kernel is asked where that is possible. With `votes` the kernel is not asked: then all jobs
+//! of several nodes are as in the last row, and a majority decides about every remote member.
 //!
 //! `OUTLAST_MPI_PATH=rma` reaches segments through a window of MPI instead (`onesided.rs`). This is
 //! an experiment, and the rest of the engine does not consider it.
 //!
 //! # View
-//! Each node has a view of its own: its death log. A frame carries the sender's dead until the
-//! receiver was told of them, and the target merges them before it compares the epoch of an
-//! operation with its own. An epoch is only a count. Two nodes that know of a single death each may
-//! mean different deaths. But after the merge the target's set contains the caller's set, so that
-//! equal counts mean equal sets.
+//! Each node has a view of its own: its death log. The first frame on a link after the sender's
+//! epoch has risen carries the sender's dead, and later frames need not: a link keeps the order of
+//! frames. The target merges these dead before it compares the epoch of an operation with its own.
+//! An epoch is only a count. Two nodes that know of a single death each may mean different deaths.
+//! But after the merge the target's set contains the caller's set, so that equal counts mean equal
+//! sets.
 //!
 //! # What happens on a death
-//! `membership.rs` says when a remote member is declared dead, and what follows. Requests to a dead
-//! member end with [`Error::Dead`], and requests of a dead member are dropped. After a cut link a
-//! majority of the job goes on. The members of the other side lose their lease. They hold back all
-//! results about the memory of their node until they get it back or end themselves (`quorum.rs`).
+//! Requests to a dead member end with [`Error::Dead`], and requests of a dead member are dropped.
+//! `membership.rs` says when a remote member is declared dead and what follows, and `quorum.rs` has
+//! the rules of the majority with their proof. Two stories, in a job under several kernels with the
+//! time limit of 30 s:
+//!
+//! *A process crashes, and other members of its node live.*
+//!
+//! 1. The kernel tells its node mates, as a rule within a millisecond. They enter the death into
+//!    the log of their node, which raises its epoch.
+//! 2. Each of them announces the death to all remote members.
+//! 3. A remote member that receives such a frame enters the death into the log of its own node: by
+//!    report, without a vote, a wait or a lease. Waiting requests to the dead member end.
+//! 4. MPI may have reported the failure to remote members before that. Then their nodes have put
+//!    the member in quarantine. They enter the report all the same, as it comes from its node
+//!    mates.
+//!
+//! If all node mates are stopped, no member reports the death until one of them goes on, or until
+//! the host counts as lost: the stopped members may be reading in the dead member's memory.
+//!
+//! If the process was alone on its node, there is no node mate to report it. A remote member under
+//! the same kernel then has proof, within 10 ms after an error of MPI or else within 1 s. If there
+//! is none, the second story follows.
+//!
+//! *A host is lost, or the links to it are cut.*
+//!
+//! 1. The other nodes suspect all its members: at once if MPI reports an error, for example because
+//!    only the processes ended; otherwise when the host was silent for 10 s.
+//! 2. In the next review each node puts the suspects in quarantine: it sends them nothing more, for
+//!    ever, and announces that to the other nodes. This is its vote.
+//! 3. A member that knows such votes of a majority, its own node included, begins the eviction wait
+//!    of 2.5 s.
+//! 4. If the members of the host live behind a cut link, they get no more grants, and their leases
+//!    end at most 2 s after they sent the last request that was granted. From then on they hold
+//!    back all results about the memory of their node.
+//! 5. When the eviction wait is over, a member with a lease declares all members of the host dead
+//!    together. Its node mates find them in the log, and the other nodes in the next frame. Waiting
+//!    requests to them end.
+//! 6. When all nodes that remain have acknowledged these deaths, by grants to requests that are
+//!    sent at once, the deaths no longer count in the number of which a majority is needed.
+//! 7. The members behind the cut link get their leases back only if the link works again before a
+//!    majority has put them in quarantine. Otherwise a call on the memory of their node, or a call
+//!    that receives a message, ends its own process when the member has been without a lease for
+//!    the time limit.
+//!
+//! So a cut is over after 12.5 s, and the end of all processes of a host, if MPI reports it, after
+//! about 2.5 s.
+//!
+//! | time | length | constant |
+//! |---|---|---|
+//! | between two reviews | 10 ms; at once after an error of MPI | `DETECT_PERIOD` |
+//! | between two questions to the kernel about all remote processes under it | 1 s; about suspects in each review | `PROBE_PERIOD` |
+//! | until the kernel has told of the death of a local member | as a rule a millisecond, at worst 50 ms | `CHECK_INTERVAL` of the shm engine |
+//! | silence after which a node is suspected | a third of the time limit, at least 2 s | `SILENCE_FRACTION`, `SILENCE_MIN` |
+//! | the most of it that counts between two reviews, so that a member which was stopped itself blames no other | 100 ms | `SILENCE_STEP_MAX` |
+//! | between two lease requests | 500 ms; at the next review if a death was not acknowledged | `LEASE_REQUEST_PERIOD` |
+//! | a grant counts, from the sending of its request | 2 s | `LEASE` |
+//! | eviction wait | 2.5 s | `EVICTION_WAIT` |
+//! | pairs of nodes stay unchanged before rule 5 of `quorum.rs` applies | as the silence | |
+//! | a member without a lease ends itself in a call | after the time limit | |
+//! | a leaving member waits for nodes that do not answer | until each has granted a request of the last 1 s or is dead, at most the time limit | `is_answered_by_all` |
+//! | a leaving member waits for acknowledgements of its leave | 1 s | `LEAVE_MAX` |
 //!
 //! # Ending
-//! A member with a lease that leaves waits until no remote node is in doubt (`quorum.rs`, Leaving),
-//! at most for the time limit. Then it enters itself into the death log of its node, with a flag
-//! that says that it left, and then tells all remote members. So leaving raises the epoch and has
-//! all other consequences of a death. The leaving call waits up to a second for acknowledgements,
-//! and the program then exits. The launcher takes this exit for a failure, but the member is in the
-//! death logs by then, so no member asks about it any more. A node that was not told in time takes
-//! the exit for a death.
+//! In a job with leases, a leaving member that has a lease first waits until every remote node has
+//! lately granted it one or is dead (`quorum.rs`, Leaving), at most for the time limit. Then it
+//! enters itself into the death log of its node, with a flag that says that it left, and then tells
+//! all remote members. So leaving raises the epoch and has all other consequences of a death. The
+//! leaving call waits up to a second for acknowledgements, and the program then exits. The launcher
+//! takes this exit for a failure, but the member is in the death logs by then, so no member asks
+//! about it any more. A node that was not told in time takes the exit for a death.
 //!
-//! This engine never calls `MPI_Finalize`, which waits for all ranks: it hangs if a rank has ended
-//! in a way that the launcher did not report, and may hang after any death. A program that
-//! initialized MPI itself may call it after leaving, and had better not do so if a member has died.
+//! This engine never calls `MPI_Finalize`, which waits for all ranks: `MPI_Finalize` hangs if a
+//! rank has ended in a way that the launcher did not report, and may hang after any death. A
+//! program that initialized MPI itself may call it after leaving, and had better not do so if a
+//! member has died.
 //!
 //! # Callers
 //! [`crate::join`] attaches to this engine, and [`crate::Job`] calls it. Everything below is
@@ -131,9 +192,9 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// A communicator of the living members, for the program. All of them call this, and wait for
-    /// each other within the time limit. It also works after leaving. If a member never calls it, a
-    /// thread of this process stays in MPI.
+    /// A communicator of the living members, for the program. All living members have to call this.
+    /// Each call waits for the others, at most for the time limit. It also works after leaving. If
+    /// a member never calls it, a thread of this process stays in MPI.
     pub(crate) fn shrink(&self) -> Result<mpi::Comm> {
         let failed = |error: String| Error::System { what: "MPIX_Comm_shrink", error };
         let (comm, (sender, receiver)) = (self.comm, std::sync::mpsc::channel());
@@ -188,7 +249,8 @@ impl Mpi {
 
     /// Returns the result of an operation on the memory of this node once this member has a lease.
     /// The lease is checked after the operation: a member that has a lease now was not declared
-    /// dead by any member until now.
+    /// dead by any member until now, or only by members that are dead or declared dead themselves
+    /// (`quorum.rs`, the remaining case).
     #[inline]
     fn require_lease<T>(&self, result: Result<T>) -> Result<T> {
         match &self.lease {
@@ -316,8 +378,9 @@ impl Engine for Mpi {
             Err(error) => return Err(error),
             Ok(mut core) => core.fence(&self.node, member),
         }
-        // A signal ends it at once, where that is possible. The member may be stopped, and alone on
-        // its node.
+        // A signal ends it at once, where that is possible. The frame is not enough for a member
+        // that is stopped and alone on its node: it cannot act on the frame, and it has no node
+        // mate that could.
         let _ = self.signal(member, Signal::KILL);
         loop {
             let bell = self.bell();
@@ -529,8 +592,8 @@ impl Engine for Mpi {
     }
 
     fn drain_requests_of_dead(&self) {
-        // An activity that serves holds the lock from reading the view to the last word. Afterwards
-        // frames of the dead are dropped.
+        // An activity that serves a request holds the lock from reading the view until it has
+        // written the last word of memory. Afterwards frames of the dead are dropped.
         if let Some(core) = self.core.as_ref().filter(|_| !self.node.is_forked()) {
             lock(core).apply_deaths(&self.node);
         }
@@ -561,8 +624,9 @@ impl Engine for Mpi {
         };
         let message = self.node.receive(port).or_else(receive_remote)?;
         // Without a lease no message is delivered, so that the members of a side that was cut off
-        // agree on nothing. "No message" would be a wrong answer: the caller may conclude from it
-        // that a dead member has sent nothing more.
+        // agree on nothing: the call waits for a lease. To return "no message" instead would be
+        // wrong, since the caller may conclude from it that a dead member has sent nothing more. An
+        // error here means that this member has left, so that its calls end anyway.
         self.require_lease(Ok(message)).ok()
     }
 

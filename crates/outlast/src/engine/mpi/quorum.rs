@@ -1,5 +1,5 @@
-//! The rules by which a suspected remote member is declared dead where no kernel can prove its
-//! death, and by which a member that was cut off stops serving before that.
+//! The rules by which a majority declares a remote member dead where no kernel can prove its death,
+//! and by which a member that was cut off stops serving before that.
 //!
 //! # The problem
 //! MPI calls a member failed when its process has ended, and also when its connection is lost. A
@@ -7,13 +7,18 @@
 //! So suspicion alone proves nothing. If both sides acted on it, both would go on with their own
 //! copy of the data.
 //!
-//! The answer is a majority vote plus a lease. A majority of the job declares a member dead, and
-//! waits before it does so until the lease of that member must have run out. A member without a
-//! lease executes operations, but holds back what they reveal about the memory of its node: results
-//! of its own operations on this memory, and replies to requests of remote members. Results of
-//! operations on remote members are not held back, since the target had a lease when it replied.
-//! Messages are delivered only to a member with a lease. So a member that is declared dead while it
-//! lives reveals no data that the majority may have replaced, and agrees with no other member.
+//! The answer is votes plus a lease. A node votes against a member by putting it in *quarantine*,
+//! and never takes the vote back. There is no ballot: each node announces its quarantines, and
+//! every member counts them for itself. A member that has known such votes of a majority for 2.5 s
+//! declares the other member dead. By then the lease of the other member must have run out, if it
+//! lives.
+//!
+//! A member without a lease executes operations, but holds back what they *reveal*, that is, tell a
+//! caller, about the memory of its node: results of its own operations on this memory, and replies
+//! to requests of remote members. Results of operations on remote members are not held back, since
+//! the target had a lease when it replied. Messages are delivered only to a member with a lease. So
+//! a member that is declared dead while it lives reveals no data that the majority may have
+//! replaced, and receives no message on which an agreement could rest.
 //!
 //! These rules are for remote members under other kernels. Where the kernel of this member can be
 //! asked about a remote member, its word is proof without a lease and without a wait, also in a job
@@ -21,75 +26,95 @@
 //!
 //! # What each member counts, and what a node shares
 //! Each member has a lease and a [`Quorum`] of its own, with the grants that it has got, its voting
-//! base, its eviction waits, and what it knows of quarantines and partial partitions. The
-//! quarantine bits and the death log are in the memory of a node, and hold for all its members.
+//! base, its eviction waits, and what it knows of quarantines and cut links. The quarantine bits
+//! and the death log are in the memory of a node, and hold for all its members.
 //!
 //! # The rules
-//! X is a member that lives and that other members cannot reach. A is a remote member that is to
-//! decide about X.
+//! X is any member. The rules have to be safe if X lives behind a cut link, and to make progress if
+//! X is dead. A is a member of another node that is to decide whether X is dead.
 //!
-//! 1. *Quarantine.* A node that suspects X (`detector.rs`) quarantines X. This holds for all
-//!    members of the node at once, by a bit in the node's memory, and for ever, also if X becomes
-//!    reachable again: from then on no member of the node sends anything to X, above all no lease
-//!    grant. The node announces the quarantine to the other nodes
+//! 1. *Quarantine.* A node of which a member suspects X (`detector.rs`) quarantines X. This holds
+//!    for all members of the node at once, by a bit in the node's memory, and for ever, also if X
+//!    becomes reachable again: from then on no member of the node sends anything to X, above all no
+//!    lease grant. The node announces the quarantine to the other nodes
 //!    ([`record_quarantine`](Quorum::record_quarantine)). A node never quarantines its own members,
-//!    nor a member whose process its kernel knows to live. A node suspects another because of its
-//!    silence only while the observing member has a lease (`silence.rs`).
+//!    nor a member whose process its kernel knows to live. A member suspects a node because of its
+//!    silence only while it has a lease itself: otherwise it may be the one that is cut off, and
+//!    since a quarantine is for ever, an outage of the whole network would end every member
+//!    (`silence.rs`). A silence of a third of the time limit is too long, at least 2 s.
 //!
-//! 2. *Lease.* X keeps asking all remote nodes for lease grants, by members that its node has not
-//!    quarantined: every [`LEASE_REQUEST_PERIOD`], and earlier if a death was not acknowledged yet,
-//!    with at most a single open request to a member. A single member of each node is asked, and
-//!    all its members once that member has not answered for a period. A member whose node has not
-//!    quarantined X grants, on behalf of its whole node: other members of that node may be stopped,
-//!    which is no death. A grant counts for [`LEASE`] from the moment at which X *sent* the
-//!    request, on a clock that goes on while the host is suspended. X has a lease while the members
-//!    of granting nodes are a majority ([`lease_until`](Quorum::lease_until)). X and the members of
-//!    its node count without a grant. X starts without a lease. Without a lease X reveals nothing
-//!    of the memory of its node: neither to its own callers nor to remote requesters.
+//! 2. *Lease.* X keeps asking every remote node for a grant, and sends the request to a member that
+//!    its own node has not quarantined: every [`LEASE_REQUEST_PERIOD`], and earlier if a death was
+//!    not acknowledged yet, with at most a single open request to a member. A single member of each
+//!    node is asked, and all its members once that member has not answered for a period. A member
+//!    whose node has not quarantined X grants, on behalf of its whole node. One answer is enough
+//!    because the quarantine bit belongs to the node. And one answer has to be enough, because the
+//!    other members of that node may be stopped, which is no death. A grant counts for [`LEASE`]
+//!    from the moment at which X *sent* the request, on a clock that goes on while the host sleeps
+//!    (`CLOCK_BOOTTIME`). X has a lease while the members of granting nodes are a majority
+//!    ([`lease_until`](Quorum::lease_until)). X and its node mates count without a grant. So a node
+//!    that is a majority by itself always has a lease: of two hosts with 8 and 4 members the first
+//!    always goes on, and of two with 6 each the host with member 0. X starts without a lease, and
+//!    without a lease X reveals nothing of the memory of its node: neither to its own callers nor
+//!    to remote requesters.
 //!
 //! 3. *Eviction.* A may declare X dead if A has a lease itself, and a majority that includes A's
 //!    node has had X in quarantine for [`EVICTION_WAIT`], as far as A knows
 //!    ([`may_declare_dead`](Quorum::may_declare_dead)). The eviction wait runs from the first check
 //!    of A that finds the majority. If a check does not find it any more, the wait is given up, and
-//!    a later majority starts a new wait. Local members of X map its memory, so all members of a
-//!    node are declared dead together.
+//!    a later majority starts a new wait. The node mates of X map its memory. So A declares X dead
+//!    only if it may declare each node mate of X dead too that is not dead yet. If it may not, it
+//!    asks them to kill X (`membership.rs`).
 //!
-//! 4. *Voting base.* A majority is counted over the voting base: all members except the longest
-//!    prefix of A's death log that every remaining node has acknowledged
-//!    ([`shrink_voting_base`](Quorum::shrink_voting_base)). A node acknowledges a death by granting
-//!    a lease request that was sent with the death in the sender's log: the request carries this
+//! 4. *Voting base.* Each member counts its majorities, for its lease and for evictions, over a
+//!    voting base of its own: all members, except the longest prefix of its node's death log that
+//!    every *remaining node* has acknowledged to it
+//!    ([`shrink_voting_base`](Quorum::shrink_voting_base)). A remaining node is another node with a
+//!    member outside of the prefix. A node *acknowledges* the deaths of a prefix by granting a
+//!    lease request that was sent with these deaths in the sender's log: the request carries the
 //!    log, and the granting node enters its deaths before it grants. A grant names the epoch of the
 //!    request, so it acknowledges the first deaths of the log up to this number: that is why a
 //!    prefix is removed. A node with no member outside of the prefix need not acknowledge it, and
-//!    A's own node need not either, since it shares the log. A member in A's death log counts on no
-//!    side, also while it is in the voting base. More than half of the base is a majority. So is
-//!    exactly half, if the lowest member of the base counts on its side. If this member is dead and
-//!    still in the base, neither of two halves is a majority.
+//!    the member's own node need not either, since it shares the log.
+//!    - The base shrinks, so that a job can lose more than half of its hosts one after the other.
+//!    - It shrinks only after all remaining nodes have acknowledged the deaths, so that two sides
+//!      which know of different deaths never both have a majority. The proof below rests on this.
+//!    - A member that is in the death log and still in the base gives no vote, for a lease or for
+//!      an eviction, and still counts in the number of which a majority is needed.
+//!    - More than half of the base is a majority. So is exactly half, if the lowest member of the
+//!      base is among those that vote. If this member is dead and still in the base, neither of two
+//!      halves is a majority.
 //!
-//! 5. *Partial partitions.* A node may have quarantined a second node while further nodes reach
-//!    both: the link between the two nodes is cut, and each has quarantined the other, or only the
-//!    first node found the second silent for too long. These two nodes are a *pair*. A single
-//!    quarantined member that is not dead makes a pair of its whole node and the node that has
-//!    quarantined it. Rule 3 does not say which of the two has to go, and each would wait for the
-//!    other for ever. If the set of these pairs stays unchanged for some time, the job keeps the
-//!    largest group of nodes, by living members, without a pair inside it (`partition.rs`), and the
-//!    nodes of this group quarantine all other nodes
-//!    ([`members_to_evict`](Quorum::members_to_evict)), provided that the group is a majority from
-//!    which this member has fresh grants. The largest group is exact while up to 16 nodes are in
-//!    pairs. With more nodes it is found greedily, and may be smaller. Nodes with equal knowledge
-//!    of the pairs choose equal groups. If each node took sides pair by pair instead, the nodes
-//!    could end up without a majority anywhere. The proof below does not depend on the reason for
-//!    which a node has quarantined another.
-//!    A member of another node that runs under the kernel of a node of the group is killed instead,
-//!    since no node quarantines a member that its kernel knows to live.
+//! 5. *Partial partitions.* Two nodes with living members are a *pair* if either has quarantined a
+//!    member of the other that is not dead. As a rule the link between the two nodes is cut, while
+//!    further nodes reach both; that further nodes do is not tested. Rule 3 does not say which of
+//!    the two has to go, and each would wait for the other for ever.
+//!    - If the pairs that a member knows of stay unchanged for as long as a silence that is too
+//!      long (rule 1), it computes the group of nodes without a pair inside that has the most
+//!      living members (`partition.rs`). Nodes with equal knowledge of the pairs choose equal
+//!      groups. If each node took sides pair by pair instead, the nodes could end up without a
+//!      majority anywhere. The group is exact while up to 16 nodes are in pairs. With more nodes it
+//!      is found greedily, and may be smaller.
+//!    - A member acts on it if its own node is in the group, and the nodes of the group from which
+//!      it has a grant that still counts (rule 2) are a majority, its own node included. Then it
+//!      suspects all members outside of the group ([`members_to_evict`](Quorum::members_to_evict)),
+//!      so that the nodes of the group quarantine them, and rule 3 evicts them.
+//!    - A member outside of the group is killed, and not quarantined, if a node of the group runs
+//!      under its kernel: no node quarantines a member that its kernel knows to live.
+//!    - If the largest group is no majority, no node is evicted. Five equal nodes whose cut links
+//!      form a ring are an example: the largest group has two nodes. Then calls over the cut links
+//!      end with `Timeout`, and the job goes on otherwise as far as members have leases.
 //!
-//! # Why a member that was declared dead has no lease
+//!    The proof below does not depend on the reason for which a node has quarantined another.
+//!
+//! # Why a member that was declared dead has no lease, or one that does no harm
 //! Let M be the set of all members. Let A declare X dead, with an eviction wait that began at time
-//! z, when A counted the quarantining majority V of its voting base M − D. Suppose that X has a
-//! lease at a later time t, by the granting majority Q of its own voting base M − E. Then t > z +
-//! `EVICTION_WAIT`. X sent the requests that Q has granted after t − `LEASE`, and read the log of
-//! its node for this lease after t − `LEASE` too. Both were after z: `EVICTION_WAIT` is longer than
-//! `LEASE` by enough of a margin for clocks that differ in speed.
+//! z, when A counted the quarantining majority V of its voting base M − D: D are the deaths that A
+//! had removed from its base by then. Suppose that X has a lease at a later time t, by the granting
+//! majority Q of its own voting base M − E: E are the deaths that X has removed from its base by t.
+//! Then t > z + `EVICTION_WAIT`. X sent every request that counts in Q after t − `LEASE`, and it
+//! read the log of its node for this lease after t − `LEASE` too. Both were after z:
+//! `EVICTION_WAIT` is longer than `LEASE` by enough of a margin for clocks that differ in speed.
 //!
 //! *V and Q have no member in common.* Suppose that c is in both. It is not of X's node, since a
 //! node does not quarantine its own members. So the node of c quarantined X before z, and granted a
@@ -110,21 +135,23 @@
 //!
 //! *Contradiction.* V and Q are then disjoint subsets of M − D − E, V at least half of M − D, and Q
 //! at least half of M − E. If D = E, both are majorities of a single set, and only the half with
-//! the lowest member is a majority. If D ≠ E, then M − D − E has fewer members than the mean of
-//! M − D and M − E, so half of each does not fit into it.
+//! the lowest member is a majority. If D ≠ E, then M − D − E has fewer members than the mean of M −
+//! D and M − E, so half of each does not fit into it.
 //!
 //! *The remaining case* is that every node of V lies wholly in E. A's node is a node of V, so A is
 //! in E too. Here X may indeed have a lease. All members of V have died or were declared dead, and
 //! X's lease does no harm:
 //!
-//! - No node with a member outside of E ever learns that X was declared dead. Suppose that N is the
-//!   first of them that is told. The frame came from a member of E: from a member that has declared
-//!   X dead, to which this proof applies as to A, or from a member that was told before N. But N
-//!   has acknowledged E to X. From then on N drops the frames of members of E. Before that N had
-//!   not been told that X is dead, or else it would have dropped X's request. X's own node has E in
-//!   its log, and drops these frames as well. A member of N may be stopped between the check of
-//!   the frame's sender and the entry of its deaths. So the log itself refuses the deaths that a
-//!   frame reports once the sender stands in it (`death_log.rs` of the shm engine).
+//! - No node with a member outside of E ever learns that X was declared dead. For suppose that some
+//!   such nodes are told, and that P is the first of them. The frame that tells P comes from a
+//!   member of E: either from a member that has declared X dead itself, to which this proof applies
+//!   as to A; or from a member that was told before P, whose node then lies wholly in E. But P has
+//!   acknowledged E to X, since it has a member outside of E. From that acknowledgement on P drops
+//!   the frames of members of E. And P had not been told before it, or else it would have dropped
+//!   X's request. X's own node has E in its log, and drops these frames as well. A member of P may
+//!   be stopped between the check of the frame's sender and the entry of its deaths. So the log
+//!   itself refuses the deaths that a frame reports once the sender stands in it (`death_log.rs` of
+//!   the shm engine).
 //! - A member of E that still lives was declared dead before t. If t is the first moment in the job
 //!   at which a member that was declared dead has a lease, the member of E has had no lease since
 //!   its declared death, and has revealed nothing. From t on the nodes outside of E grant it
@@ -137,27 +164,33 @@
 //!
 //! # What happens on a death
 //! No rule waits for a member that dies. The quarantine bits stay in the memory of their node as
-//! long as any member of the node lives. A's declaration is a death like any other as soon as it is
-//! in the log of A's node.
+//! long as any member of the node lives. Once A has entered X into the log of its node, A is no
+//! longer needed: its node mates act on the entry and report it.
 //!
 //! # Leaving
-//! A member that leaves no longer counts on any side, and stays in the voting base until all nodes
-//! have acknowledged it. So it stays until every remote node has answered of late or is dead: if a
-//! node has become unreachable, the leaver's vote may be needed to declare it dead.
+//! A member that has left gives no vote, and counts in the total until all remaining nodes have
+//! acknowledged that it left. So if a node had become unreachable just before, the leaver's vote
+//! might be missing to evict it. Therefore a member in a job with leases that has a lease itself
+//! delays its leave, at most for the time limit, until every remote node is dead or has granted a
+//! request of the last two periods ([`is_answered_by_all`](Quorum::is_answered_by_all)). A node
+//! that has never granted is still joining, and is not waited for.
 //!
 //! # What is given up
-//! - If whole nodes become unreachable at once, no kernel proves their deaths, and the remaining
-//!   members are no majority of the voting base (less than half, or exactly half and its lowest
-//!   member is lost or dead), then the remaining members have no lease. A call on the memory of
-//!   their node waits for the time limit of the job, and then ends the process of its caller. A
-//!   call on an unreachable member ends with `Timeout`.
+//! - Suppose that whole nodes become unreachable before the loss of earlier ones was acknowledged,
+//!   for example all at once; that no kernel can prove these deaths; and that the remaining members
+//!   are no majority of the voting base (less than half, or exactly half and its lowest member is
+//!   lost or dead). Then the remaining members have no lease. A call on the memory of their node
+//!   waits for the time limit of the job, and then ends the process of its caller. A call on an
+//!   unreachable member ends with `Timeout`.
 //! - If a node has quarantined a node that is not dead, it asks that node for no grants, and so
 //!   gets no acknowledgements of further deaths. Until the quarantined node is dead too, these
-//!   deaths stay in the voting base and make a majority harder to reach.
+//!   deaths stay in the voting base and make a majority harder to reach. The same holds for a node
+//!   that does not answer, because it is stopped or still joining, until it answers or is dead.
+//! - If the largest group of rule 5 is no majority, no node is evicted (rule 5).
 //! - If all members of V die or are declared dead, and likewise all members that were told of X's
 //!   declared death, X may get a lease again: this is the remaining case of the proof. The values
-//!   that these members acknowledged without X have died with them, which is allowed when so many
-//!   members die. But X does not know that anything is lost.
+//!   that these members reported as written, without X, have died with them, which is allowed when
+//!   so many members die. But X does not know that anything is lost.
 
 #[cfg(test)]
 mod model;
@@ -190,9 +223,9 @@ pub(super) struct Quorum {
     grants: Vec<Option<(Time, u64)>>,
     /// Since when a majority is known to have the member in quarantine.
     eviction_waits: HashMap<MemberId, Time>,
-    /// The pairs of living nodes in which either has quarantined the other, the lower node first.
-    partitions: BTreeSet<(usize, usize)>,
-    /// For how long `partitions` has not changed.
+    /// The pairs of rule 5, the lower node first.
+    pairs: BTreeSet<(usize, usize)>,
+    /// For how long `pairs` has not changed.
     unchanged_for: Duration,
 }
 
@@ -213,7 +246,7 @@ impl Quorum {
             quarantined_by: vec![MemberSet::new(); members],
             grants: vec![None; members],
             eviction_waits: HashMap::new(),
-            partitions: BTreeSet::new(),
+            pairs: BTreeSet::new(),
             unchanged_for: Duration::ZERO,
             node_of,
         }
@@ -272,8 +305,8 @@ impl Quorum {
             self.voting_base.iter().filter(|&member| !prefix.contains(member)).collect();
     }
 
-    /// Until when this member has a lease. `dead` is the log of its node, read after the clock: so
-    /// no member counts from a moment at which it was in the log.
+    /// Until when this member has a lease. `dead` is the log of its node. The caller reads `now`
+    /// first and the log second, so that a member that was in the log at `now` does not count.
     pub(super) fn lease_until(&self, dead: &MemberSet, now: Time) -> Time {
         let is_local = |member: MemberId| self.node_of[member.index()] == self.own_node;
         let requested_at = |member: MemberId| match is_local(member) {
@@ -300,9 +333,10 @@ impl Quorum {
         Time(0)
     }
 
-    /// The members that this member's node is to quarantine because of partial partitions that have
-    /// not changed for `unchanged_min`. Empty unless this member's node stays, and the nodes that
-    /// stay are a majority from which this member has fresh grants.
+    /// The members that this member is to suspect, so that its node quarantines them, because the
+    /// pairs of rule 5 have not changed for `unchanged_min`. Empty unless this member's node stays,
+    /// and the nodes that stay and from which this member has grants that still count are a
+    /// majority.
     ///
     /// To be called periodically. `elapsed` is the time since the last call, without time in which
     /// this member was stopped.
@@ -322,21 +356,21 @@ impl Quorum {
             *living.entry(node).or_default() += usize::from(!dead.contains(MemberId(index as u32)));
         }
         living.retain(|_, members| *members > 0);
-        let mut partitions = BTreeSet::new();
+        let mut pairs = BTreeSet::new();
         for &node in living.keys() {
             for member in self.quarantined_by[node].iter().filter(|&member| !dead.contains(member))
             {
                 let other = self.node_of[member.index()];
-                partitions.insert((node.min(other), node.max(other)));
+                pairs.insert((node.min(other), node.max(other)));
             }
         }
-        self.unchanged_for = if partitions == self.partitions {
+        self.unchanged_for = if pairs == self.pairs {
             self.unchanged_for.saturating_add(elapsed)
         } else {
             Duration::ZERO
         };
-        self.partitions = partitions;
-        if self.partitions.is_empty() || self.unchanged_for < unchanged_min {
+        self.pairs = pairs;
+        if self.pairs.is_empty() || self.unchanged_for < unchanged_min {
             return MemberSet::new();
         }
         let is_fresh = |member: MemberId| {
@@ -346,11 +380,11 @@ impl Quorum {
                 && (node == self.own_node
                     || requested_at.is_some_and(|requested_at| now < requested_at.after(LEASE)))
         };
-        // Checked first because it is cheaper: nodes that are cut off know of the most partitions.
+        // Checked first because it is cheaper: nodes that are cut off know of the most pairs.
         if !is_majority(&self.voting_base, is_fresh) {
             return MemberSet::new();
         }
-        let nodes = max_weight_independent_set(living, &self.partitions);
+        let nodes = max_weight_independent_set(living, &self.pairs);
         let stays = |member: MemberId| nodes.contains_key(&self.node_of[member.index()]);
         if !nodes.contains_key(&self.own_node)
             || !is_majority(&self.voting_base, |member| stays(member) && is_fresh(member))
@@ -361,8 +395,8 @@ impl Quorum {
     }
 
     /// Whether a majority has had a remote member in quarantine for [`EVICTION_WAIT`]. The caller
-    /// may then declare it dead, if the caller has a lease and all other members of that node may
-    /// be declared dead too.
+    /// may then declare it dead, if the caller has a lease and each node mate of `victim` is dead
+    /// or may be declared dead too.
     ///
     /// To be called periodically: the first call that finds the majority starts the eviction wait.
     /// It does not start before this member's own node has the member in quarantine.

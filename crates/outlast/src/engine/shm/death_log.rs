@@ -45,7 +45,7 @@ impl Word for AtomicU64 {
 pub(super) struct Death {
     pub(super) member: MemberId,
     pub(super) has_left: bool,
-    /// The member whose frame reports it; `None` if this node itself has proof.
+    /// The member whose frame reports it; `None` if this node has decided it.
     pub(super) reporter: Option<MemberId>,
 }
 

@@ -309,8 +309,9 @@ impl TxState {
     }
 
     /// The version of a key that a reader sees while the store is frozen (see `api::cut`). No
-    /// transaction of a living member is `validating` then. A validating intent of a dead member is
-    /// aborted. A provisional version that has lost its intent counts as rolled back.
+    /// transaction is decided then. A validating intent is of a dead member, or of an attempt that
+    /// has failed and not been aborted yet: it is aborted. A provisional version that has lost its
+    /// intent counts as rolled back.
     pub(in crate::store) fn visible_in_freeze(
         &self,
         op: &RecordOp<'_>,
