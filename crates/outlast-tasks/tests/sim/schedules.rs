@@ -779,15 +779,22 @@ fn follow(options: &sim::Options, check: impl Fn(u64) + 'static) -> u64 {
 
 #[test]
 fn a_part_that_is_merged_keeps_its_slot_until_a_progress_does_not_list_it() {
-    // With other seeds, such as 5, the stop strikes inside a call of the store and holds the put of
-    // the list up: no progress has the second part then, and the next life does not split it off.
-    for seed in seeds(0..5) {
+    // In some schedules the stop strikes inside a call of the store and holds the put of the list
+    // up: no progress has the second part then, and the next life does not split it off.
+    let (mut listed, mut count) = (0, 0);
+    for seed in seeds(0..10) {
+        let is_listed = Rc::new(Cell::new(false));
+        let seen = is_listed.clone();
         follow(&sim(2, seed), move |sum| {
-            assert_eq!(sum, 3 * STEPS + 1_001_000, "seed {seed}");
+            seen.set(sum == 3 * STEPS + 1_001_000);
+            assert!(seen.get() || sum == 2 * STEPS + 1_000, "seed {seed}: {sum}");
         });
         let is_second_given = PLOT.with_borrow(|plot| plot.is_second_given);
         assert!(is_second_given, "seed {seed}: the script was not followed");
+        listed += u32::from(is_listed.get());
+        count += 1;
     }
+    assert!(2 * listed > count, "{listed} of {count} seeds list the second part");
 }
 
 #[test]
