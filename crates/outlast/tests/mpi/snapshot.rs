@@ -73,7 +73,7 @@ fn write(job: &Job, folder: PathBuf) {
         store.put(&key(me, number), &value(me, number)).expect("put");
     }
     // Slowly, so that the kill comes in the middle of a snapshot.
-    let options = Options::new().bytes_per_second(2 << 20);
+    let options = Options::new().freeze_limit(Duration::from_secs(20)).bytes_per_second(2 << 20);
     let snapshots = Snapshots::open(&store, &folder, options).expect("opened");
     meet(job, &store, b"written", 1, MEMBERS as i64);
     let mut taken = 0;
