@@ -19,7 +19,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 48] = [
+pub(crate) const MUTANTS: [(&str, &str); 49] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -30,6 +30,7 @@ pub(crate) const MUTANTS: [(&str, &str); 48] = [
     ("near-own-node", "answer near next to the primary"),
     ("repair-over-newer", "let repair replace a newer version"),
     ("repair-lost-swap", "take a failed copy of repair for done"),
+    ("repair-uncounted", "let a write outlast a repair unseen"),
     ("trust-absent", "trust an incomplete replica"),
     ("forget-tombstone", "restart versions after a delete"),
     ("miss-news", "skip a replica that begins to fill"),
@@ -128,9 +129,10 @@ const HUNTS: [(&str, u64); 15] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 10] = [
+const TEST_HUNTS: [(&[&str], &str); 11] = [
     (&["--lib"], "store::record::read::"),
     (&["--lib"], "store::record::reconcile::"),
+    (&["--lib"], "store::recovery::repair::"),
     (&["--lib"], "store::api::transaction::"),
     (&["--lib"], "store::tx::"),
     (&["--test", "sim"], "store::salvage::"),
@@ -143,9 +145,10 @@ const TEST_HUNTS: [(&[&str], &str); 10] = [
 
 /// The mutants, by the beginnings of their names, that the tests of a filter catch: these tests run
 /// first, since no seed of the simulator reaches what the mutants break.
-const CAUGHT_BY_TESTS: [(&str, &str); 7] = [
+const CAUGHT_BY_TESTS: [(&str, &str); 8] = [
     ("near-own-node", "store::record::read::"),
     ("repair-lost-swap", "store::record::reconcile::"),
+    ("repair-uncounted", "store::recovery::repair::"),
     ("tx-read-older", "store::api::transaction::"),
     ("tx-skip-outcome", "store::api::transaction::"),
     ("image-", "image::"),

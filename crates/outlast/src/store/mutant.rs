@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 48] = [
+const NAMES: [&str; 49] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -27,6 +27,8 @@ const NAMES: [&str; 48] = [
     "repair-over-newer",
     // Repair takes a record for copied although its swap at the new replica failed.
     "repair-lost-swap",
+    // Repair lets a write go on that began before the repair, and does not know of it.
+    "repair-uncounted",
     // A filling replica becomes the primary.
     "trust-absent",
     // After a delete the versions of the key begin anew.

@@ -50,6 +50,8 @@ steps! {
     ReconcileMarkStable = "reconcile.mark_stable",
     /// A new replica makes its index.
     RepairMakeIndex = "repair.make_index",
+    /// A record's visit count is raised, so that writes which began earlier begin anew.
+    RepairCountVisit = "repair.count_visit",
     /// Records are copied to the new replica.
     RepairCopy = "repair.copy",
     /// The new replica is marked as complete.

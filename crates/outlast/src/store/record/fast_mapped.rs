@@ -233,12 +233,13 @@ impl<'a> RecordOp<'a> {
             filled == count && first.swap(at[primary].word, before.0, head.0) == Some(true);
         if !is_published {
             if cfg!(debug_assertions) && recoveries.is_some() && filled == count {
-                // A reader may have set the stable bit, and a death may have changed the
-                // configuration number. Any other change breaks the promise of sole writers.
+                // A reader may have set the stable bit, repair may have raised the visit count, and
+                // a death may have changed the configuration number. Any other change breaks the
+                // promise of sole writers.
                 let found = first.load(at[primary].word).map(|[head]| Head(head));
                 let is_other = |found: Head| {
                     found.config_number() == config.config_number
-                        && found.stable() != before.stable()
+                        && found.offset() != before.offset()
                 };
                 assert!(
                     !found.is_some_and(is_other),

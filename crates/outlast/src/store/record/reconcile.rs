@@ -206,6 +206,23 @@ impl<'a> RecordOp<'a> {
         }
     }
 
+    /// *count_visit*: changes the primary's head word, reconciled in this round of repair. A write
+    /// that loaded the word before the round loses its swap of *publish*.
+    pub(in crate::store) fn count_visit(
+        &self,
+        config: &Configuration,
+        word: u64,
+        head: Head,
+    ) -> OpResult<()> {
+        steps::enter(steps::Step::RepairCountVisit);
+        if mutant("repair-uncounted") {
+            return Ok(());
+        }
+        // If the swap fails, another operation has changed the word in this round, and that write
+        // loses its swap all the same.
+        self.swap(config.primary_member(), word, head.0, head.with_visit().0).map(drop)
+    }
+
     /// Makes a filling replica hold the primary's version of a key, or a later version.
     pub(in crate::store) fn copy_record(
         &self,

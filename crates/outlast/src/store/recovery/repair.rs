@@ -458,6 +458,13 @@ impl RecoveryState {
                 (ready[position / store.bucket_count], position % store.bucket_count);
             for node in op.nodes(config, replica, work.partition, bucket)? {
                 let key = store.any_key_ref(&node.key);
+                let word = op.find_or_insert(config, config.primary, &key)?;
+                let head = op.reconciled(config, &key, word)?;
+                // *count_visit*, at each record that the primary had when the round began. A write
+                // that began before the round may be about to publish there.
+                if replica == config.primary && filling.iter().any(|&it| !work.full.contains(it)) {
+                    op.count_visit(config, word, head)?;
+                }
                 for &target in &filling {
                     if work.full.contains(target) {
                         continue;
@@ -474,8 +481,6 @@ impl RecoveryState {
                         copied => copied?,
                     }
                 }
-                let word = op.find_or_insert(config, config.primary, &key)?;
-                let head = op.reconciled(config, &key, word)?;
                 // The member that deleted the key, or that left the record empty, may be dead. This
                 // member has the record removed.
                 match head.offset().map(|offset| op.read_block(primary, offset)).transpose()? {
@@ -666,8 +671,9 @@ impl RecoveryState {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use crate::engine::sim::{self, Cost, Link, Options as SimOptions};
-    use crate::engine::{Fault, MemberId};
+    use crate::engine::{Fault, MemberId, Time};
     use crate::job::Job;
+    use crate::store::record::state::RecordOp;
     use crate::store::segment::head::Phase;
     use crate::store::testing::nap;
     use crate::store::{Options, Store, StoreError};
@@ -779,6 +785,133 @@ mod tests {
                     assert_eq!(get(), b"small");
                     store.put(key, b"other").expect("put");
                     assert_eq!(get(), b"other");
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get() && job.me() != dies);
+                end(&job, &store);
+            });
+        }
+    }
+
+    /// A new replica of a partition has room for all versions but the next one. The put of that
+    /// version begins before the new replica has an index. Its member is stopped some time later,
+    /// until the new replica is complete or a second has passed. Returns how long the put took.
+    fn put_around_a_repair(seed: u64, stop: Duration) -> Duration {
+        let (go_at, taken) = (Rc::new(Cell::new(Time::NEVER)), Rc::new(Cell::new(Duration::ZERO)));
+        let is_over = Rc::new(Cell::new(false));
+        // Over a network an operation would wait for the state of the new replica.
+        let mut options = SimOptions::new(4, seed).link(Link::Memory);
+        options.segment_limit = 512 << 10;
+        let result = taken.clone();
+        run(options, move |job: Job| {
+            let wanted = Options::new().replicas(2).partitions(32).expected_keys(64);
+            let store = Store::open(&job, wanted.slab_len_max(16 << 10)).expect("open");
+            let key: &[u8] = b"key";
+            let partition = store.partition_of(key).expect("a key");
+            let order = store.state.placement.preference(partition);
+            let [primary, dies, new, writer] = order[..] else { panic!("four members") };
+            if job.me() == writer {
+                store.put(key, b"small").expect("put");
+                // The new replica and the writer are full, and the primary is not.
+                let is_elsewhere = |name: &String| {
+                    let replicas = store.replicas_of(name.as_bytes());
+                    !replicas.contains(&primary) && !replicas.contains(&dies)
+                };
+                let names = (0..10_000).map(|number| format!("key/{number}"));
+                let refused = names
+                    .filter(is_elsewhere)
+                    .map(|name| store.put(name.as_bytes(), &[7; 3000]))
+                    .filter(|put| matches!(put, Err(StoreError::OutOfMemory { .. })));
+                assert_eq!(refused.take(50).count(), 50, "it is full");
+                job.inject(Fault::Stop(new)).expect("a fault");
+                job.inject(Fault::Kill(dies)).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(dies));
+                assert_eq!(store.get(key).expect("read").expect("there").bytes, b"small");
+                let begin = job.now().after(Duration::from_millis(5));
+                go_at.set(begin);
+                job.sleep(begin.since(job.now()));
+                let put = store.put(key, &[9; 3000]);
+                result.set(job.now().since(begin));
+                let is_put = match put {
+                    Ok(_) => true,
+                    Err(StoreError::OutOfMemory { .. }) => false,
+                    Err(error) => panic!("{error}"),
+                };
+                let found = store.get(key).expect("read").expect("there").bytes;
+                assert_eq!(found == [9; 3000], is_put);
+                store.put(key, b"other").expect("put");
+                is_over.set(true);
+            }
+            if job.me() == primary {
+                nap(&job, "the put", || go_at.get() != Time::NEVER);
+                job.sleep(go_at.get().after(stop).since(job.now()));
+                job.inject(Fault::Stop(writer)).expect("a fault");
+                job.inject(Fault::Resume(new)).expect("a fault");
+                let until = job.now().after(SECOND);
+                let phase = || store.state.run(|op| op.state(new, partition)).expect("known");
+                while phase().phase() != Phase::Complete && job.now() < until {
+                    job.sleep(Duration::from_millis(1));
+                }
+                job.inject(Fault::Resume(writer)).expect("a fault");
+            }
+            nap(&job, "the end", || is_over.get() && job.me() != dies);
+            end(&job, &store);
+        });
+        taken.get()
+    }
+
+    /// A put has found no index at a new replica when that replica becomes complete without the
+    /// version of the put. The put has not published the version, and does not do so any more: it
+    /// begins anew, and finds the replica. So no version is visible that cannot become stable.
+    #[test]
+    fn a_put_that_a_repair_has_overtaken_begins_anew() {
+        for seed in 0..2 {
+            let whole = put_around_a_repair(seed, SECOND / 100);
+            for part in 1..80 {
+                put_around_a_repair(seed, whole * part / 80);
+            }
+        }
+    }
+
+    /// A put has skipped a filling replica, and that replica becomes complete in a round that
+    /// begins afterwards. The swap that would publish the version fails.
+    #[test]
+    fn a_put_that_has_skipped_a_replica_does_not_publish_after_a_repair() {
+        for seed in 0..6 {
+            let is_over = Rc::new(Cell::new(false));
+            run(SimOptions::new(4, seed).link(Link::Memory), move |job: Job| {
+                let store = open(&job);
+                let name: &[u8] = b"key";
+                let key = store.state.any_key_ref(name);
+                let order = store.state.placement.preference(key.partition);
+                let [primary, dies, new, writer] = order[..] else { panic!("four members") };
+                if job.me() == writer {
+                    store.put(name, b"value").expect("put");
+                    for fault in [Fault::Stop(primary), Fault::Stop(new), Fault::Kill(dies)] {
+                        job.inject(fault).expect("a fault");
+                    }
+                    nap(&job, "the death", || !job.view().is_living(dies));
+                    job.inject(Fault::Resume(new)).expect("a fault");
+                    let phase = || {
+                        let state = store.state.run(|op| op.state(new, key.partition));
+                        state.expect("known").phase()
+                    };
+                    nap(&job, "the index", || phase() == Phase::Filling);
+                    // What a put does before it publishes, if the new replica has no room.
+                    let op = RecordOp::begin(&store.state).expect("begun");
+                    let config = op.config(key.partition).expect("entered");
+                    let word = op.find_or_insert(config, config.primary, &key).expect("there");
+                    let head = op.reconciled(config, &key, word).expect("reconciled");
+                    let state = op.state(new, key.partition).expect("known");
+                    let is_skipped = op.swap_state(new, key.partition, state, state.with_skip());
+                    assert!(is_skipped.expect("swapped"), "it waits for the repairer");
+                    job.inject(Fault::Resume(primary)).expect("a fault");
+                    nap(&job, "the replica", || phase() == Phase::Complete);
+                    let is_unchanged = op.swap(primary, word, head.0, head.0).expect("swapped");
+                    assert!(!is_unchanged, "a late put would publish");
+                    drop(op);
+                    store.put(name, b"other").expect("put");
+                    assert_eq!(store.get(name).expect("read").expect("there").bytes, b"other");
                     is_over.set(true);
                 }
                 nap(&job, "the end", || is_over.get() && job.me() != dies);

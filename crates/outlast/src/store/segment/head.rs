@@ -1,13 +1,17 @@
 //! The head word of a record, and the state word of a partition at a replica.
 //! docs/protocol/placement.md shows both, and says how the protocols use them.
 
-/// A head word: `config_number << 51 | stable << 50 | offset / 16`.
+/// A head word: `config_number << 51 | stable << 50 | visits << 40 | offset / 16`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) struct Head(pub(in crate::store) u64);
 
 const CONFIG_NUMBER_SHIFT: u32 = 51;
 
 const STABLE: u64 = 1 << 50;
+
+const VISITS_SHIFT: u32 = 40;
+
+const VISITS_MASK: u64 = (1 << 10) - 1;
 
 const OFFSET_MASK: u64 = (1 << 40) - 1;
 
@@ -49,13 +53,17 @@ impl Head {
         Head(self.0 | STABLE)
     }
 
-    /// The head word that names this block with another configuration number, and without the
-    /// stable bit.
+    /// The head word that names this block with another configuration number, without the stable
+    /// bit, and with visit count 0.
     pub(in crate::store) fn with_config_number(self, config_number: u64) -> Head {
-        Head(
-            config_number << CONFIG_NUMBER_SHIFT
-                | self.0 & ((1 << CONFIG_NUMBER_SHIFT) - 1) & !STABLE,
-        )
+        Head(config_number << CONFIG_NUMBER_SHIFT | self.0 & OFFSET_MASK)
+    }
+
+    /// This head word with the next visit count: repair has visited the record. After the greatest
+    /// count comes 0.
+    pub(in crate::store) fn with_visit(self) -> Head {
+        let visits = ((self.0 >> VISITS_SHIFT) + 1) & VISITS_MASK;
+        Head(self.0 & !(VISITS_MASK << VISITS_SHIFT) | visits << VISITS_SHIFT)
     }
 
     /// The offset of the block, or `None` if the head word names no block.
@@ -148,6 +156,15 @@ mod tests {
         let head = head.stable();
         assert!(head.is_stable());
         assert_eq!(head.with_config_number(4097), Head::new(4097, 0xab_cdef_0120));
+        let visited = head.with_visit();
+        assert_eq!(
+            (visited.config_number(), visited.offset(), visited.is_stable()),
+            (4096, Some(0xab_cdef_0120), true)
+        );
+        assert_eq!(visited.with_config_number(4097), Head::new(4097, 0xab_cdef_0120));
+        let counts = std::iter::successors(Some(head), |head| Some(head.with_visit()));
+        let again = counts.skip(1).position(|visited| visited == head);
+        assert_eq!(again, Some(1023));
         assert_eq!(Head::new(1, 0).offset(), None);
         assert_eq!(Head::REMOVED.offset(), None);
     }
