@@ -315,14 +315,21 @@ pub trait Engine: sealed::Sealed {
     /// Waits for an operation: until it is complete, its target is dead, or the time limit is over
     /// ([`Error::Timeout`], outcome unknown).
     fn wait(&self, mut pending: Pending) -> Result<Done> {
-        if let Some(result) = self.poll(&mut pending) {
+        self.wait_answer(&mut pending)
+    }
+
+    /// Waits for an operation as [`Engine::wait`] does. After [`Error::Timeout`] the caller still
+    /// has the operation, and can poll it or wait for it again: it learns the outcome as soon as
+    /// the target answers.
+    fn wait_answer(&self, pending: &mut Pending) -> Result<Done> {
+        if let Some(result) = self.poll(pending) {
             return result;
         }
         let limit = self.time_limit();
         let until = deadline::until_answer(self.now(), limit, pending.target);
         loop {
             let bell = self.bell();
-            if let Some(result) = self.poll(&mut pending) {
+            if let Some(result) = self.poll(pending) {
                 return result;
             }
             if self.now() >= until {

@@ -147,6 +147,10 @@ impl Job {
         /// over ([`crate::Error::Timeout`], outcome unknown).
         fn wait(&self, pending: Pending) -> Result<Done>;
 
+        /// Waits for an operation as [`Job::wait`] does. After [`crate::Error::Timeout`] the caller
+        /// still has the operation, and can poll it or wait for it again.
+        fn wait_answer(&self, pending: &mut Pending) -> Result<Done>;
+
         /// Whether all members map each other's memory: an operation is then done, or refused, when
         /// its call returns.
         fn is_mapped(&self) -> bool;

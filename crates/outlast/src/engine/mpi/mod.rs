@@ -477,7 +477,7 @@ impl Engine for Mpi {
         pending.take()
     }
 
-    fn wait(&self, mut pending: Pending) -> Result<Done> {
+    fn wait_answer(&self, pending: &mut Pending) -> Result<Done> {
         if let Some(result) = pending.take() {
             return result;
         }
@@ -485,7 +485,7 @@ impl Engine for Mpi {
         let mut time_left = self.time_left(target);
         loop {
             let bell = self.bell();
-            if let Some(result) = self.poll(&mut pending) {
+            if let Some(result) = self.poll(pending) {
                 return result;
             }
             if !time_left.park(self, bell) {

@@ -433,7 +433,7 @@ impl Engine for Sim {
         pending.take().or_else(|| (ended || self.has_left()).then_some(Err(Error::Ended)))
     }
 
-    fn wait(&self, mut pending: Pending) -> Result<Done> {
+    fn wait_answer(&self, pending: &mut Pending) -> Result<Done> {
         let target = pending.target;
         let address = match &mut pending.completion {
             Completion::Now(result) => {

@@ -27,6 +27,7 @@ use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
+use crate::store::operation::open_swaps::{SwapBlocks, TakenBlock};
 use crate::store::segment::layout::{BLOCK_HOLDER, HOLDER_MASK, TOMBSTONES, class_size, holder};
 use crate::store::segment::place::{KEPT_LEN_MAX, Place};
 use crate::store::steps;
@@ -288,7 +289,9 @@ impl<'a> MemoryOp<'a> {
             }
             check_place(replica, top)?;
             let next = self.load(replica, top)?;
-            if self.swap(replica, top_word, top, next)? {
+            let block = TakenBlock { offset: top, class: Some(class) };
+            let blocks = || SwapBlocks { taken: Some(block), ..SwapBlocks::default() };
+            if self.swap_blocks(replica, top_word, top, next, blocks)? {
                 // This is written under any view, since the block belongs to this member now.
                 self.store
                     .job
@@ -298,14 +301,14 @@ impl<'a> MemoryOp<'a> {
                         top + BLOCK_HOLDER,
                         &holder(self.store.me()).to_ne_bytes(),
                     )
-                    .map_err(|error| self.op_error(replica, error))?;
+                    .map_err(|error| self.holder_error(replica, block, error))?;
                 return Ok(Some(top));
             }
         }
     }
 
-    /// Returns an unused block to the allocator, unless a request to it timed out: that request may
-    /// still write to the block. After a refusal, because another operation was faster or the view
+    /// Returns an unused block to the allocator, unless a request with it timed out: then the block
+    /// belongs to the straggler. After a refusal, because another operation was faster or the view
     /// has changed, nothing was written.
     pub(in crate::store) fn keep_unless_timed_out<T>(
         &self,
@@ -569,11 +572,23 @@ impl MemoryState {
         }
     }
 
+    /// Retires the blocks that the answers to open swaps have set free: they wait in a batch for a
+    /// grace period. Returns whether there were any.
+    pub(in crate::store) fn retire_freed(&self) -> bool {
+        let blocks = self.take_freed();
+        let has_blocks = !blocks.is_empty();
+        if has_blocks {
+            self.allocator.push_batch(Batch { blocks, grace: GracePeriod::begin(self) });
+        }
+        has_blocks
+    }
+
     /// All blocks in the magazines and lists of this member.
     #[cfg(all(test, feature = "sim"))]
     pub(in crate::store) fn known_blocks(&self) -> Vec<(MemberId, u64)> {
         let allocator = &self.allocator;
         let mut places = lock(&allocator.retired).clone();
+        places.extend(self.freed_blocks());
         lock(&allocator.batches).iter().for_each(|batch| places.extend(&batch.blocks));
         for (&kind, offsets) in &*lock(&allocator.spare) {
             places.extend(offsets.iter().map(|&offset| Place::of_kind(kind, offset)));

@@ -5,9 +5,9 @@
 //! Free and retired blocks of a participant are in its magazine ([`magazine`]). A pinned version
 //! keeps its blocks ([`pins`]). A replica without room recalls the blocks that members keep and do
 //! not use ([`recall`]). [`state`] has the state of the layer, and the operation that owns a
-//! magazine. The layer below knows which operations are in flight (`operation/grace_period.rs`) and
-//! which requests may still land (`operation/stragglers.rs`). `recovery/reclaim.rs` takes back the
-//! blocks of dead members.
+//! magazine. The layer below knows which operations are in flight (`operation/grace_period.rs`),
+//! which requests may still land (`operation/stragglers.rs`), and which blocks are free then
+//! (`operation/open_swaps.rs`). `recovery/reclaim.rs` takes back the blocks of dead members.
 //!
 //! *Vocabulary.* Block, size class, slab, free list, magazine, holder, retire, grace period, pin:
 //! the page below defines them and has all tables of this protocol. The code calls a free list a
@@ -17,8 +17,8 @@
 //!
 //! - A block is on a free list, in a magazine, in the shared lists of the [`allocator`], with an
 //!   operation that fills it, or in use (named by a head word, or a node of an index), and
-//!   never in two of these places. A block that an unanswered request may still publish is given
-//!   up: it is in none of them.
+//!   never in two of these places. While a swap that was not answered in time may still make a
+//!   block reachable or take it out, the straggler has the block (`operation/open_swaps.rs`).
 //! - A retired block is reused only after a grace period, and not while it is pinned.
 //! - A block goes onto a free list only when it is new, or right after a grace period. So the
 //!   compare-and-swap of the top needs no version tag against ABA. A block that was taken and not

@@ -5,8 +5,8 @@
 //! partition ([`configuration`]), and repeats attempts until a call is done or its time is over
 //! ([`retry`]). It also waits for operations in flight: of all members ([`grace_period`]) or of
 //! this member alone ([`quiescence`]), and for requests that outlive their operation
-//! ([`stragglers`]). Three switches hold operations back: the gate of coordinated recovery
-//! ([`gate`]), the write freeze of a consistent cut ([`freeze`]), and the set of leavers
+//! ([`stragglers`], [`open_swaps`]). Three switches hold operations back: the gate of coordinated
+//! recovery ([`gate`]), the write freeze of a consistent cut ([`freeze`]), and the set of leavers
 //! ([`leavers`]). [`message`] has the messages between the members.
 //!
 //! *Vocabulary.* Participant, operation counter, in flight, grace period, straggler, configuration,
@@ -42,6 +42,7 @@ pub(in crate::store) mod grace_period;
 pub(in crate::store) mod leavers;
 pub(in crate::store) mod message;
 pub(in crate::store) mod op;
+pub(in crate::store) mod open_swaps;
 pub(in crate::store) mod participants;
 pub(in crate::store) mod quiescence;
 pub(in crate::store) mod retry;

@@ -33,13 +33,15 @@
 //! `get` of an operation: it comes after the swap, and what follows it in the program comes after
 //! it.
 
+use crate::engine::deadline::check_late;
 use crate::engine::mapped::{Mapped, Memory, Reach};
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::open_swaps::{Proof, Straggler, SwapBlocks, TakenBlock};
 use crate::store::operation::participants::{CROWDED, LAST, announce};
 use crate::store::operation::state::OperationState;
-use crate::store::segment::layout::{PARTICIPANT_OUTCOME, PARTICIPANTS};
+use crate::store::segment::layout::{BLOCK_HOLDER, PARTICIPANT_OUTCOME, PARTICIPANTS};
 use crate::store::steps;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
@@ -274,7 +276,61 @@ impl<'a> Op<'a> {
         let swap = self.store.job.start(self.epoch, replica, swap);
         // Earlier requests have mostly been answered by now.
         self.store.clear_stragglers();
-        self.store.announce_straggler(swap);
+        self.store.announce_straggler(Straggler::landing(swap));
+    }
+
+    /// Swaps a word that names blocks, as [`Op::swap`] does. If the answer does not come in time,
+    /// the stragglers keep the request, and its answer decides which block is free
+    /// (`open_swaps.rs`). After `Fail` the added block is not the caller's any more.
+    #[inline(always)]
+    pub(in crate::store) fn swap_blocks(
+        &self,
+        replica: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+        blocks: impl FnOnce() -> SwapBlocks,
+    ) -> OpResult<bool> {
+        match self.store.job.is_mapped() {
+            true => self.swap(replica, offset, expected, new),
+            false => self.swap_blocks_far(replica, offset, expected, new, blocks()),
+        }
+    }
+
+    /// [`Op::swap_blocks`] over a network.
+    #[inline(never)]
+    fn swap_blocks_far(
+        &self,
+        replica: MemberId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+        blocks: SwapBlocks,
+    ) -> OpResult<bool> {
+        if let Err(error) = check_late(replica) {
+            self.store.free_unsent(blocks.added);
+            return Err(error.into());
+        }
+        let swap = Operation::CompareAndSwap { offset, expected, new };
+        let started = self.store.job.start(self.epoch, replica, swap);
+        let found = self.await_swap(started, Proof::Found(expected), blocks, &mut None)?.word();
+        Ok(found == expected)
+    }
+
+    /// Waits for the answer to a swap, or to a compound operation with a swap. After a timeout the
+    /// request and the put that fills the block, if any, become a straggler.
+    pub(in crate::store) fn await_swap(
+        &self,
+        mut request: Pending,
+        proof: Proof,
+        blocks: SwapBlocks,
+        fill: &mut Option<Pending>,
+    ) -> OpResult<Done> {
+        let result = self.store.job.wait_answer(&mut request);
+        if let Err(Error::Timeout { .. }) = result {
+            self.store.keep_swap(request, proof, blocks, fill.take());
+        }
+        Ok(result?)
     }
 
     #[inline(always)]
@@ -351,18 +407,37 @@ impl<'a> Op<'a> {
         Ok(())
     }
 
-    /// Swaps a word of a block that belongs to this operation, under any view. Returns whether the
-    /// word was as expected.
+    /// Swaps the holder word of a block that belongs to this operation, under any view. Returns
+    /// whether the word was as expected. After a timeout this member becomes the holder later.
     #[inline]
-    pub(in crate::store) fn swap_own(
+    pub(in crate::store) fn swap_holder(
         &self,
         replica: MemberId,
-        offset: u64,
+        block: TakenBlock,
         expected: u64,
         new: u64,
     ) -> OpResult<bool> {
-        let found = self.store.job.compare_and_swap(Epoch::ANY, replica, offset, expected, new);
-        found.map(|found| found == expected).map_err(|error| self.op_error(replica, error))
+        let word = block.offset + BLOCK_HOLDER;
+        let found = self.store.job.compare_and_swap(Epoch::ANY, replica, word, expected, new);
+        found
+            .map(|found| found == expected)
+            .map_err(|error| self.holder_error(replica, block, error))
+    }
+
+    /// Turns an error of the engine into an `OpError`, as [`Op::op_error`] does. After a timeout
+    /// this member becomes the holder of the block later.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::store) fn holder_error(
+        &self,
+        replica: MemberId,
+        block: TakenBlock,
+        error: Error,
+    ) -> OpError {
+        if let Error::Timeout { .. } = &error {
+            self.store.hold_later(replica, block);
+        }
+        error.into()
     }
 
     /// Waits for the answer to a request.

@@ -17,13 +17,18 @@
 //! word grows by 2, and the young stragglers become old. A straggler that existed when the word was
 //! n has landed when the word is even, or at least n + 4.
 //!
+//! A compare-and-swap of a word that names blocks is kept as a straggler itself, since its answer
+//! decides which block is free (`open_swaps.rs`).
+//!
 //! If a member with stragglers dies, its requests are dropped once the view contains its death, and
 //! no member waits for it. If the target is stopped, memory that was freed meanwhile waits until
 //! the target resumes, and nothing else does.
 
-use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time};
+use crate::engine::{Epoch, MemberId, Operation, Pending, Time};
+use crate::store::operation::open_swaps::{Freed, Straggler};
 use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::STRAGGLERS;
+use crate::store::segment::place::Place;
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -41,9 +46,11 @@ pub(in crate::store) struct Stragglers(Mutex<Requests>);
 #[derive(Default)]
 struct Requests {
     /// The requests that were recorded since the straggler word has its present number.
-    young: Vec<Pending>,
+    young: Vec<Straggler>,
     /// The requests that were recorded before.
-    old: Vec<Pending>,
+    old: Vec<Straggler>,
+    /// What open swaps have set free, until the layers above take it.
+    freed: Freed,
     /// How many activities poll requests that they have taken out of both lists.
     looking: usize,
     /// The value that the straggler word is to have; it only grows.
@@ -92,15 +99,14 @@ impl OperationState {
     /// `straggler.probe` and `straggler.announce`: a request of the calling activity to this
     /// replica was not answered in time.
     pub(in crate::store::operation) fn record_straggler(&self, replica: MemberId) {
-        self.announce_straggler(start_load(self, replica));
+        self.announce_straggler(Straggler::landing(start_load(self, replica)));
     }
 
-    /// `straggler.announce` for a request that is answered when the straggler has landed. The
-    /// operation that started the straggler ends later.
-    pub(in crate::store::operation) fn announce_straggler(&self, request: Pending) {
+    /// `straggler.announce`. The operation that started the straggler ends later.
+    pub(in crate::store::operation) fn announce_straggler(&self, straggler: Straggler) {
         let (number, must_ring) = {
             let mut requests = lock(&self.stragglers.0);
-            requests.young.push(request);
+            requests.young.push(straggler);
             requests.number |= 1;
             (requests.number, !std::mem::replace(&mut requests.is_watched, true))
         };
@@ -119,7 +125,7 @@ impl OperationState {
         // If another activity is polling the requests at this moment, this member takes the place
         // of the replica.
         let first = requests.old.first().or(requests.young.first());
-        let replica = first.map_or(self.me(), |request| request.target);
+        let replica = first.map_or(self.me(), |straggler| straggler.request.target);
         (!requests.number.is_multiple_of(2)).then_some(replica)
     }
 
@@ -144,7 +150,8 @@ impl OperationState {
         let mut requests = lock(&self.stragglers.0);
         let number = requests.number;
         let (seen, pause) = requests.watched;
-        if number == seen && number.is_multiple_of(2) {
+        // What was set free may still have to be taken.
+        if number == seen && number.is_multiple_of(2) && requests.freed.is_empty() {
             requests.is_watched = false;
             return Time::NEVER;
         }
@@ -165,18 +172,13 @@ impl OperationState {
             requests.looking += 1;
             (std::mem::take(&mut requests.old), std::mem::take(&mut requests.young))
         };
-        let is_open = |request: &mut Pending| match self.job.poll(request) {
-            None => true,
-            Some(Ok(_) | Err(Error::Dead { .. } | Error::Ended | Error::Stale { .. })) => false,
-            Some(Err(_)) => {
-                *request = start_load(self, request.target);
-                true
-            }
-        };
-        old.retain_mut(is_open);
-        young.retain_mut(is_open);
+        let mut freed = Freed::default();
+        old.retain_mut(|straggler| straggler.is_open(self, &mut freed));
+        young.retain_mut(|straggler| straggler.is_open(self, &mut freed));
+        let must_ring = !freed.is_empty();
         let number = {
             let mut requests = lock(&self.stragglers.0);
+            requests.freed.append(freed);
             requests.old.append(&mut old);
             // A generation does not end while requests are taken out, so they are still young.
             requests.young.append(&mut young);
@@ -185,6 +187,33 @@ impl OperationState {
             requests.number
         };
         self.raise_straggler_word(number);
+        if must_ring {
+            let _ = self.job.ring(self.me());
+        }
+    }
+
+    /// A block that no request names after all: a swap was not sent.
+    pub(in crate::store::operation) fn free_unsent(&self, block: Option<Place>) {
+        let Some(block) = block else { return };
+        lock(&self.stragglers.0).freed.blocks.push(block);
+        let _ = self.job.ring(self.me());
+    }
+
+    /// Takes the blocks that the answers to open swaps have set free. An operation in flight may
+    /// still read them.
+    pub(in crate::store) fn take_freed(&self) -> Vec<Place> {
+        std::mem::take(&mut lock(&self.stragglers.0).freed.blocks)
+    }
+
+    /// Takes the buckets with nodes that late swaps have marked as *removed*, with their replicas.
+    pub(in crate::store) fn take_marked(&self) -> Vec<(MemberId, u64)> {
+        std::mem::take(&mut lock(&self.stragglers.0).freed.buckets)
+    }
+
+    /// The blocks that open swaps have set free and that no layer has taken.
+    #[cfg(all(test, feature = "sim"))]
+    pub(in crate::store) fn freed_blocks(&self) -> Vec<Place> {
+        lock(&self.stragglers.0).freed.blocks.clone()
     }
 }
 

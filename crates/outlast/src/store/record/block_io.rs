@@ -3,10 +3,11 @@
 use crate::engine::{Epoch, MemberId};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::open_swaps::TakenBlock;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
-    BLOCK_HEADER_LEN, BLOCK_HOLDER, Block, TOMBSTONES, class_of, holder, value_start,
+    BLOCK_HEADER_LEN, Block, TOMBSTONES, class_of, holder, value_start,
 };
 use crate::store::steps;
 
@@ -142,12 +143,13 @@ impl<'a> RecordOp<'a> {
 
     /// Retires the block that a head word named, after the head word was swapped. It does so under
     /// any view, because no other member retires this block. An error is ignored: the block was
-    /// swapped out in any case.
+    /// swapped out in any case. After a timeout it is retired later.
     pub(in crate::store) fn retire_head(&self, replica: MemberId, head: Head) {
         let Some(offset) = head.offset() else { return };
         let mut bytes = [0; BLOCK_HEADER_LEN as usize];
         let read = self.store.job.get(Epoch::ANY, replica, offset, &mut bytes);
-        if read.map_err(|error| self.op_error(replica, error)).is_ok() {
+        let taken = TakenBlock::version(offset);
+        if read.map_err(|error| self.holder_error(replica, taken, error)).is_ok() {
             let block = Block::decode(&bytes);
             let _ = block_class(&block, replica)
                 .and_then(|class| self.retire_block(replica, offset, &block, class));
@@ -155,7 +157,7 @@ impl<'a> RecordOp<'a> {
     }
 
     /// Retires a block that was swapped out. `block` is the header of the version that it holds.
-    /// This member becomes the holder of the block.
+    /// This member becomes the holder of the block. After a timeout that happens later.
     #[inline(always)]
     pub(in crate::store::record) fn retire_block(
         &self,
@@ -171,7 +173,8 @@ impl<'a> RecordOp<'a> {
             // has happened since. By a swap: a request that arrives late may find that the replica
             // took the block back from its dead holder and reused it for another version. The word
             // of the dead holder never returns, so the swap then fails.
-            if !self.swap_own(replica, offset + BLOCK_HOLDER, old, new)? {
+            let taken = TakenBlock { offset, class: Some(class) };
+            if !self.swap_holder(replica, taken, old, new)? {
                 return Ok(());
             }
         }

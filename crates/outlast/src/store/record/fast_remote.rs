@@ -20,6 +20,7 @@ use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::open_swaps::{Proof, SwapBlocks};
 use crate::store::placement::REPLICA_LIST_MAX;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::BlockImage;
@@ -30,6 +31,7 @@ use crate::store::record::state::RecordOp;
 use crate::store::record::write::{DraftBlock, NewVersion, Predecessor, VersionAttributes};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{PARTITION_WAITERS, REMOVALS};
+use crate::store::segment::place::Place;
 use crate::store::steps;
 use crate::store::value::Version;
 
@@ -89,8 +91,9 @@ impl<'a> RecordOp<'a> {
         let mut published =
             self.publish_cached_remote(config, key, predecessor, new_version, &image, &mut fills);
         if let Err(OpError::Fail(_)) = &published {
-            // A request without an answer may still execute: the block at the primary is given up.
-            new_version.blocks[config.primary] = DraftBlock::Unsafe;
+            // A request without an answer may still execute, and its answer decides what becomes of
+            // the block at the primary.
+            new_version.blocks[config.primary] = DraftBlock::Open;
         }
         if !matches!(&published, Ok(Some(_))) {
             // The blocks are kept for other versions, so no put to them may be in flight.
@@ -150,6 +153,7 @@ impl<'a> RecordOp<'a> {
                 parts.push(CompoundStep::Expect { offset: old, word: block.counter });
             }
             parts.extend(fills.parts(image, offset));
+            let swap = parts.len();
             parts.push(CompoundStep::Swap {
                 offset: predecessor.word,
                 expected: predecessor.head.0,
@@ -159,7 +163,12 @@ impl<'a> RecordOp<'a> {
                 offset: self.partition_word(primary, key.partition, PARTITION_WAITERS),
             });
             let compound = self.store.job.start_compound(self.epoch, primary, &parts);
-            let (done, word) = self.await_compound(compound)?;
+            let blocks = SwapBlocks::versions(
+                Some(old),
+                Some(Place::new(primary, new_version.class, offset)),
+            );
+            let fill = &mut fills.pending[config.primary];
+            let (done, word) = self.await_compound(compound, swap, blocks, fill)?;
             fills.wait(self, config.primary)?;
             if done == parts.len() {
                 return Ok(Some((new, word)));
@@ -214,13 +223,30 @@ impl<'a> RecordOp<'a> {
         for (replica, started) in config.indices().zip(started) {
             let Some((compound, len)) = started else { continue };
             let (member, at) = (config.member(replica), &mut cached.at[replica]);
-            let answer = match self.await_compound(compound) {
-                // The block is given up below, so a put to it may stay in flight.
-                Err(OpError::Fail(error)) => Err(OpError::Fail(error)),
+            let taken = new_version.blocks[replica].offset();
+            let place = taken.map(|offset| Place::new(member, new_version.class, offset));
+            let blocks = SwapBlocks::versions(at.head.offset(), place);
+            let fill = &mut fills.pending[replica];
+            let answer = match self.await_compound(compound, len - 1, blocks, fill) {
+                // The answer decides what becomes of the block, so a put to it may stay in flight.
+                Err(OpError::Fail(error)) => {
+                    new_version.blocks[replica] = DraftBlock::Open;
+                    Err(OpError::Fail(error))
+                }
+                Ok(answer) => fills.wait(self, replica).map(|()| answer).inspect_err(|_| {
+                    new_version.blocks[replica] = DraftBlock::Open;
+                }),
                 // A compound operation that this member refused after a change of the view says
                 // nothing about the put of the value before it. That put has timed out if other
-                // requests have.
-                answer => fills.wait(self, replica).and(answer),
+                // requests have. No request names its block, which is free when the put has landed.
+                Err(again) => match (fills.wait(self, replica), taken) {
+                    (Err(OpError::Fail(error)), Some(offset)) => {
+                        new_version.blocks[replica] = DraftBlock::None;
+                        self.retire(member, new_version.class, offset);
+                        Err(OpError::Fail(error))
+                    }
+                    _ => Err(again),
+                },
             };
             match answer {
                 Ok((done, _)) if done == len => {
@@ -246,11 +272,7 @@ impl<'a> RecordOp<'a> {
                 // The view has changed, and no other member has seen the block.
                 Err(OpError::Again) if installed.is_ok() => installed = Err(OpError::Again),
                 Err(OpError::Again) => {}
-                Err(fail) => {
-                    // A request without an answer may still execute: the block is given up.
-                    new_version.blocks[replica] = DraftBlock::Unsafe;
-                    installed = Err(fail);
-                }
+                Err(fail) => installed = Err(fail),
             }
         }
         installed
@@ -258,8 +280,16 @@ impl<'a> RecordOp<'a> {
 
     /// The number of steps of a compound operation that were executed, and the last word that was
     /// loaded.
-    fn await_compound(&self, compound: Pending) -> OpResult<(usize, u64)> {
-        match self.await_answer(compound)? {
+    /// `swap` is the index of the step that swaps the head word, and `fill` the put of the value
+    /// that comes before the compound operation, if there is any.
+    fn await_compound(
+        &self,
+        compound: Pending,
+        swap: usize,
+        blocks: SwapBlocks,
+        fill: &mut Option<Pending>,
+    ) -> OpResult<(usize, u64)> {
+        match self.await_swap(compound, Proof::Step(swap), blocks, fill)? {
             Done::Compound { done, word } => Ok((done, word)),
             other => unreachable!("a compound completed as {other:?}"),
         }

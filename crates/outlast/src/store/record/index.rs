@@ -16,6 +16,7 @@ use crate::engine::MemberId;
 use crate::store::error::StoreError;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult, check_place};
+use crate::store::operation::open_swaps::SwapBlocks;
 use crate::store::placement::replica::ReplicaIndex;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
@@ -23,6 +24,7 @@ use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
     HOLDER_MASK, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of, holder,
 };
+use crate::store::segment::place::Place;
 
 /// A node, as an operation read it.
 #[derive(Clone, Debug)]
@@ -158,13 +160,14 @@ impl<'a> RecordOp<'a> {
         let mut fresh = None;
         let result = self.link(member, bucket, key, config.empty_head(), class, &mut fresh);
         if let Some(unused) = fresh {
-            self.keep_unless_timed_out(member, class, unused, &result);
+            self.keep(member, class, unused);
         }
         result
     }
 
     /// Finds the key's record in the bucket, or links a new node there. A block that was taken for
-    /// the node and not used is left in `fresh`.
+    /// the node and not used is left in `fresh`, unless a request may still write to it or link it:
+    /// the put is a straggler, so a grace period outlasts it, and the answer to the swap decides.
     fn link(
         &self,
         member: MemberId,
@@ -188,10 +191,26 @@ impl<'a> RecordOp<'a> {
             bytes.extend(head.0.to_ne_bytes());
             bytes.extend(node_word(key, holder(self.store.me())).to_ne_bytes());
             bytes.extend(key.key);
-            self.put(member, node, &bytes)?;
-            if self.swap(member, bucket, first, node)? {
-                *fresh = None;
-                return Ok(node + NODE_HEAD);
+            if let Err(error) = self.put(member, node, &bytes) {
+                if let OpError::Fail(_) = error {
+                    *fresh = None;
+                    self.retire(member, class, node);
+                }
+                return Err(error);
+            }
+            let blocks = || SwapBlocks::versions(None, Some(Place::new(member, class, node)));
+            match self.swap_blocks(member, bucket, first, node, blocks) {
+                Ok(false) => {}
+                Ok(true) => {
+                    *fresh = None;
+                    return Ok(node + NODE_HEAD);
+                }
+                Err(error) => {
+                    if let OpError::Fail(_) = error {
+                        *fresh = None;
+                    }
+                    return Err(error);
+                }
             }
         }
     }

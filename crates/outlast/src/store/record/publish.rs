@@ -1,10 +1,12 @@
 //! Publishing a new version at the primary and installing it at the other replicas: the steps
 //! *fill* to *mark_stable* of docs/protocol/writing.md, on the slow path.
 
+use crate::engine::MemberId;
 use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::open_swaps::SwapBlocks;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::{BlockImage, block_class};
 use crate::store::record::key::KeyRef;
@@ -13,6 +15,7 @@ use crate::store::record::waiters::WAITER_BITS;
 use crate::store::record::write::{DraftBlock, NewVersion, Predecessor, PredecessorSource};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::value_start;
+use crate::store::segment::place::Place;
 use crate::store::steps;
 
 /// A version that the primary's head word names.
@@ -95,11 +98,15 @@ impl<'a> RecordOp<'a> {
         // no waiters.
         let head = Head::new(config.config_number, offset);
         steps::enter(steps::Step::WritePublish);
-        match self.swap(primary, predecessor.word, predecessor.head.0, head.0) {
+        let blocks = || {
+            let replaced = predecessor.block.and(predecessor.head.offset());
+            SwapBlocks::versions(replaced, Some(Place::new(primary, new_version.class, offset)))
+        };
+        match self.swap_blocks(primary, predecessor.word, predecessor.head.0, head.0, blocks) {
             Ok(true) => {}
             Err(OpError::Fail(error)) => {
                 // The swap may still execute, and the head word would then name the block.
-                new_version.blocks[config.primary] = DraftBlock::Unsafe;
+                new_version.blocks[config.primary] = DraftBlock::Open;
                 return Err(OpError::Fail(error));
             }
             not => return not,
@@ -251,7 +258,7 @@ impl<'a> RecordOp<'a> {
         new_version: &mut NewVersion<'_>,
     ) -> OpResult<()> {
         let member = config.member(replica);
-        let offset = match std::mem::take(&mut new_version.blocks[replica]) {
+        let offset = match new_version.blocks[replica] {
             DraftBlock::Filled(offset) => offset,
             _ => {
                 // Repair may have copied the version to a replica that has no room for a second
@@ -263,26 +270,18 @@ impl<'a> RecordOp<'a> {
                     predecessor.cached.iter_mut().for_each(|cached| cached.at[replica].word = 0);
                     return Ok(());
                 }
-                self.fill_block(member, &new_version.block, new_version.value)?
+                let filled = self.fill_block(member, &new_version.block, new_version.value)?;
+                new_version.blocks[replica] = DraftBlock::Filled(filled);
+                filled
             }
         };
+        // If that fails before the swap, no other member has seen the block: it stays filled, and
+        // is kept for the next operation.
         steps::enter(steps::Step::WriteInstall);
-        let installed = match self.install_cached(config, replica, predecessor, offset) {
-            Ok(true) => return Ok(()),
-            Ok(false) => self.install(config, replica, key, new_version, offset),
-            Err(error) => Err(error),
-        };
-        let word = match installed {
-            Ok(word) => word,
-            Err(error) => {
-                if let OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. }) = &error {
-                    // The view has changed, or there was no room for a record, and no other member
-                    // has seen the block.
-                    new_version.blocks[replica] = DraftBlock::Filled(offset);
-                }
-                return Err(error);
-            }
-        };
+        if self.install_cached(config, replica, predecessor, new_version, offset)? {
+            return Ok(());
+        }
+        let word = self.install(config, replica, key, new_version, offset)?;
         if let Some(cached) = &mut predecessor.cached {
             cached.at[replica].word = word.unwrap_or(0);
             cached.at[replica].head = Head::new(config.config_number, offset);
@@ -298,6 +297,7 @@ impl<'a> RecordOp<'a> {
         config: &Configuration,
         replica: ReplicaIndex,
         predecessor: &mut Predecessor<'_>,
+        new_version: &mut NewVersion<'_>,
         offset: u64,
     ) -> OpResult<bool> {
         let (Some(cached), Some(block)) = (&mut predecessor.cached, &predecessor.block) else {
@@ -306,7 +306,7 @@ impl<'a> RecordOp<'a> {
         let (member, word, old) =
             (config.member(replica), cached.at[replica].word, cached.at[replica].head);
         let new = Head::new(config.config_number, offset);
-        if word == 0 || !self.swap(member, word, old.0, new.0)? {
+        if word == 0 || !self.swap_installed(member, word, (old, new), replica, new_version)? {
             return Ok(false);
         }
         cached.at[replica].head = new;
@@ -323,10 +323,10 @@ impl<'a> RecordOp<'a> {
         config: &Configuration,
         replica: ReplicaIndex,
         key: &KeyRef<'_>,
-        new_version: &NewVersion<'_>,
+        new_version: &mut NewVersion<'_>,
         offset: u64,
     ) -> OpResult<Option<u64>> {
-        let (member, block) = (config.member(replica), &new_version.block);
+        let (member, block) = (config.member(replica), new_version.block);
         let word = match new_version.words[replica] {
             0 => self.find_or_insert(config, replica, key)?,
             word => word,
@@ -339,14 +339,38 @@ impl<'a> RecordOp<'a> {
             if found.config_number() == config.config_number
                 && self.counter(member, found)? >= block.counter
             {
-                self.keep(member, block_class(block, member)?, offset);
+                new_version.blocks[replica] = DraftBlock::None;
+                self.keep(member, new_version.class, offset);
                 return Ok(None);
             }
-            if self.swap(member, word, found.0, Head::new(config.config_number, offset).0)? {
+            let new = Head::new(config.config_number, offset);
+            if self.swap_installed(member, word, (found, new), replica, new_version)? {
                 self.retire_head(member, found);
                 return Ok(Some(word));
             }
         }
+    }
+
+    /// The swap of *install*. Records what has become of the block.
+    #[inline]
+    fn swap_installed(
+        &self,
+        member: MemberId,
+        word: u64,
+        (old, new): (Head, Head),
+        replica: ReplicaIndex,
+        new_version: &mut NewVersion<'_>,
+    ) -> OpResult<bool> {
+        let place = || new.offset().map(|offset| Place::new(member, new_version.class, offset));
+        let blocks = || SwapBlocks::versions(old.offset(), place());
+        let swapped = self.swap_blocks(member, word, old.0, new.0, blocks);
+        match &swapped {
+            Ok(true) => new_version.blocks[replica] = DraftBlock::Named,
+            // The swap may still execute, and the head word would then name the block.
+            Err(OpError::Fail(_)) => new_version.blocks[replica] = DraftBlock::Open,
+            Ok(false) | Err(_) => {}
+        }
+        swapped
     }
 
     /// *mark_stable*: rings the waiters and sets the stable bit. `waiters` is the waiter word, if

@@ -8,6 +8,7 @@
 use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::operation::open_swaps::SwapBlocks;
 use crate::store::operation::retry::RetryBudget;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::record::block_io::block_class;
@@ -15,6 +16,7 @@ use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::head::{Head, Phase};
 use crate::store::segment::layout::{Block, PARTICIPANT_OUTCOME, value_start};
+use crate::store::segment::place::Place;
 use crate::store::steps;
 
 impl<'a> RecordOp<'a> {
@@ -138,15 +140,17 @@ impl<'a> RecordOp<'a> {
                 },
             };
             steps::enter(steps::Step::ReconcileInstall);
-            let swapped = self.swap(member, word, head.0, new.0);
+            let class = match &version {
+                Some((block, _)) => Some(block_class(block, member)?),
+                None => None,
+            };
+            let filled = new.offset().zip(class);
+            let place = || filled.map(|(offset, class)| Place::new(member, class, offset));
+            let blocks = || SwapBlocks::versions(head.offset(), place());
+            let swapped = self.swap_blocks(member, word, head.0, new.0, blocks);
             if !matches!(swapped, Ok(true)) {
-                if let (Some(offset), Some((block, _))) = (new.offset(), &version) {
-                    self.keep_unless_timed_out(
-                        member,
-                        block_class(block, member)?,
-                        offset,
-                        &swapped,
-                    );
+                if let Some((offset, class)) = filled {
+                    self.keep_unless_timed_out(member, class, offset, &swapped);
                 }
                 return swapped.map(|_| ());
             }
@@ -257,8 +261,11 @@ impl<'a> RecordOp<'a> {
                         )
                     }
                 };
-                let swapped = self.swap(member, target_word, found.0, new.0);
-                match (&swapped, new.offset().zip(class)) {
+                let filled = new.offset().zip(class);
+                let place = || filled.map(|(offset, class)| Place::new(member, class, offset));
+                let blocks = || SwapBlocks::versions(found.offset(), place());
+                let swapped = self.swap_blocks(member, target_word, found.0, new.0, blocks);
+                match (&swapped, filled) {
                     (Ok(true), _) => self.retire_head(member, found),
                     (_, Some((offset, class))) => {
                         self.keep_unless_timed_out(member, class, offset, &swapped)

@@ -15,7 +15,8 @@ use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
-use crate::store::record::block_io::block_class;
+use crate::store::operation::open_swaps::{SwapBlocks, TakenBlock};
+use crate::store::record::block_io::{COUNTER_MAX, block_class};
 use crate::store::record::index::CHAIN_MAX;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::{RecordOp, RecordState};
@@ -51,8 +52,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// primary visits it after the next death.
 const REMEMBERED_MAX: usize = 1 << 20;
 
+/// The bit that is set in the counter of a tombstone whose write has failed: it may have happened.
+const OPEN: u64 = COUNTER_MAX;
+
 /// Deleted keys and the version counters of their tombstones, 0 for a record that may have been
-/// left empty. A set, because repair may find a tombstone again and again.
+/// left empty. [`OPEN`] is set in some of the counters. A set, because repair may find a tombstone
+/// again and again.
 type Tombstones = BTreeSet<(Vec<u8>, u64)>;
 
 /// The tombstones that this member has to remove.
@@ -94,6 +99,12 @@ impl RecordState {
         if is_first {
             let _ = self.job.ring(self.me());
         }
+    }
+
+    /// Queues a tombstone whose write has failed with an open outcome. After a grace period the
+    /// write has happened or never will.
+    pub(in crate::store) fn record_open_tombstone(&self, key: &[u8], counter: u64) {
+        self.record_tombstone(key, counter | OPEN);
     }
 
     /// Queues buckets of this member that have nodes marked as *removed*.
@@ -143,6 +154,12 @@ impl RecordState {
         let removal = &self.removal;
         let now = self.job.now();
         self.retire_given_up();
+        if self.retire_freed() {
+            self.record_retired();
+        }
+        for (replica, bucket) in self.take_marked() {
+            self.record_marked(replica, vec![bucket]);
+        }
         let marked = std::mem::take(&mut *lock(&removal.marked));
         if !marked.is_empty()
             && let Ok(op) = RecordOp::begin(self)
@@ -207,11 +224,7 @@ impl RecordState {
             }
         }
         for (replica, buckets) in marked {
-            if replica == self.me() {
-                self.record_marked_buckets(&buckets);
-            } else {
-                lock(&removal.untold).entry(replica).or_default().extend(buckets);
-            }
+            self.record_marked(replica, buckets);
         }
         next = next.min(self.tell_marked()).min(self.reuse_removed());
         if self.has_given_up_index() {
@@ -222,6 +235,14 @@ impl RecordState {
             (true, _) => now,
             (false, true) => next.min(now.after(REMOVE_PAUSE)),
             (false, false) => next,
+        }
+    }
+
+    /// Records that buckets of a replica have nodes to unlink.
+    fn record_marked(&self, replica: MemberId, buckets: Vec<u64>) {
+        match replica == self.me() {
+            true => self.record_marked_buckets(&buckets),
+            false => lock(&self.removal.untold).entry(replica).or_default().extend(buckets),
         }
     }
 
@@ -325,24 +346,39 @@ impl<'a> RecordOp<'a> {
         bucket: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
     ) -> OpResult<bool> {
+        let (counter, is_open) = (counter & !OPEN, counter & OPEN != 0);
         let config = self.config(key.partition)?;
         for &replica in config.replicas.iter() {
             if self.state(replica, key.partition)?.phase() != Phase::Complete {
                 return Ok(false);
             }
         }
-        let Some((word, _)) = self.find(config, config.primary, key)? else { return Ok(true) };
-        let head = self.reconciled(config, key, word)?;
         let primary = config.primary_member();
+        let at_primary = match self.find(config, config.primary, key)? {
+            Some((word, _)) => Some((word, self.reconciled(config, key, word)?)),
+            // An earlier attempt has done *mark_primary* and not *mark_others*.
+            None => None,
+        };
         let is_wanted = |member: MemberId, head: Head| -> OpResult<Option<Option<Block>>> {
             let block = head.offset().map(|offset| self.read_block(member, offset)).transpose()?;
             let found = block.map_or((true, 0), |block| (block.is_deleted, block.counter));
             Ok((found == (true, counter)).then_some(block))
         };
-        let Some(block) = is_wanted(primary, head)? else {
-            // The key was written again.
-            return Ok(true);
+        let at_primary = match at_primary {
+            Some((word, head)) => match is_wanted(primary, head)? {
+                Some(block) => Some((word, head, block)),
+                // The key was written again.
+                None => return Ok(true),
+            },
+            None => None,
         };
+        if is_open {
+            // The record is reconciled, so the tombstone is stable now, and *wait* begins.
+            if at_primary.is_some() {
+                self.store.record_tombstone(key.key, counter);
+            }
+            return Ok(true);
+        }
         // The key was damaged, and its loss accepted: its versions belong to a later incarnation
         // than the partition. The floor must not rise to that incarnation, since it tells which
         // other keys were lost. So the tombstone stays.
@@ -356,11 +392,23 @@ impl<'a> RecordOp<'a> {
         }
         // *mark_primary*. The epoch is checked again: a replica that fills under a newer view may
         // have received its floor before it was raised.
-        if !self.is_current() || !self.swap(primary, word, head.0, Head::REMOVED.0)? {
+        if !self.is_current() {
             return Ok(false);
         }
-        marked.entry(primary).or_default().push(bucket);
-        self.retire_removed(primary, head, block)?;
+        // After a timeout the answer to the swap tells the background of the bucket, and retires
+        // the block.
+        let swap = |member: MemberId, word: u64, head: Head| {
+            let taken = head.offset().map(TakenBlock::version);
+            let blocks = || SwapBlocks { added: None, taken, marked: Some(bucket) };
+            self.swap_blocks(member, word, head.0, Head::REMOVED.0, blocks)
+        };
+        if let Some((word, head, block)) = at_primary {
+            if !swap(primary, word, head)? {
+                return Ok(false);
+            }
+            marked.entry(primary).or_default().push(bucket);
+            self.retire_removed(primary, head, block)?;
+        }
         // *mark_others*.
         for (replica, member) in
             config.enumerate().filter(|(replica, _)| *replica != config.primary)
@@ -370,7 +418,7 @@ impl<'a> RecordOp<'a> {
                 continue;
             }
             if let Some(block) = is_wanted(member, head)?
-                && self.swap(member, word, head.0, Head::REMOVED.0)?
+                && swap(member, word, head)?
             {
                 marked.entry(member).or_default().push(bucket);
                 self.retire_removed(member, head, block)?;

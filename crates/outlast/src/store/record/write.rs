@@ -103,9 +103,9 @@ pub(in crate::store) enum DraftBlock {
     Filled(u64),
     /// A head word names the block.
     Named,
-    /// A request without an answer may still write to the block or publish it: the block is given
-    /// up.
-    Unsafe,
+    /// A request without an answer may still make a head word name the block: its answer decides
+    /// what becomes of the block.
+    Open,
 }
 
 impl DraftBlock {
@@ -451,6 +451,7 @@ impl<'a> RecordOp<'a> {
                 }
             }
         }
+        let is_published = matches!(result, Ok(true));
         let outcome = match result {
             Ok(false) => Err(OpError::Again),
             // Another thread has ended the membership: the last swap may have gone to memory that
@@ -471,6 +472,13 @@ impl<'a> RecordOp<'a> {
             }
             Err(fail) => Err(fail),
         };
+        if attributes.is_deleted && value.is_empty() && !is_published {
+            match &outcome {
+                Ok(_) => store.record_tombstone(key.key, block.counter),
+                Err(OpError::Fail(_)) => store.record_open_tombstone(key.key, block.counter),
+                Err(_) => {}
+            }
+        }
         if matches!(outcome, Err(OpError::Fail(_))) {
             store.record_open_write(key.partition);
         }

@@ -312,6 +312,129 @@ mod tests {
         (store.state.known_blocks().into_iter().collect(), found)
     }
 
+    /// The blocks in the segment of this member that either no member holds, or a free list has,
+    /// and not both; each with its size class. Other activities may move blocks meanwhile.
+    fn misplaced(store: &Store) -> Vec<(At, usize)> {
+        let (state, me) = (&store.state, store.me());
+        let (mut free, mut listed, mut classes) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let op = RecordOp::begin(state).expect("begun");
+        let each = |offset, class, what| {
+            classes.insert(class);
+            if what == What::Free {
+                free.insert(((me, offset), class));
+            }
+        };
+        state.for_each_block(&op, each).expect("gone through");
+        let load = |offset: u64| state.job.load(Epoch::ANY, me, offset).expect("a word");
+        for class in classes {
+            let mut at = load(state.root(me) + state.layout.stack(class));
+            while at != 0 && listed.insert(((me, at), class)) {
+                at = load(at);
+            }
+        }
+        free.symmetric_difference(&listed).copied().collect()
+    }
+
+    /// Runs members over a network that write, delete and transact, while one after the other is
+    /// stopped for up to two and a half time limits. When all go on and all is quiet, each block is
+    /// named by a record, known to its holder, or on the free list of its replica. Then all keys
+    /// are deleted, and no record is left. Returns how many calls have timed out.
+    fn run_with_late_answers(seed: u64) -> u64 {
+        const LIMIT: Duration = Duration::from_millis(20);
+        const KEYS: u64 = 12;
+        let known: Rc<RefCell<BTreeSet<At>>> = Rc::default();
+        let held: Rc<RefCell<Vec<(At, MemberId, usize)>>> = Rc::default();
+        let lost: Rc<RefCell<Vec<(At, usize)>>> = Rc::default();
+        let (known_here, held_here, lost_here) = (known.clone(), held.clone(), lost.clone());
+        let late = Rc::new(Cell::new(0));
+        let late_here = late.clone();
+        let (written, quiet, looked) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let mut plan = SimOptions::new(4, seed).link(Link::Network);
+        (plan.time_limit, plan.steps_max) = (LIMIT, 50_000_000);
+        let report = sim::run(&plan, move |job: Job| {
+            let options = Options::new().replicas(2).partitions(4).expected_keys(16);
+            let store = Store::open(&job, options).expect("open");
+            let mut random = Random::new(seed << 8 | u64::from(job.me().0));
+            let driver = MemberId(3);
+            let has_transactions = seed % 2 == 1;
+            if job.me() == driver {
+                while written.get() < 3 {
+                    let stopped = MemberId(random.below(3) as u32);
+                    job.sleep(Duration::from_micros(random.below(3000)));
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    job.sleep(LIMIT * (1 + random.below(5) as u32) / 2);
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                }
+            } else {
+                let slot = format!("slot/{}", job.me().0);
+                let slot = store.handle(slot.as_bytes()).expect("a key");
+                for _ in 0..60 {
+                    let key = format!("key/{}", random.below(KEYS));
+                    let value = vec![7; random.below(3000) as usize];
+                    let done = match random.below(8) {
+                        0 | 1 => store.delete(key.as_bytes()).map(|_| ()),
+                        2 | 3 => slot.put(&value[..value.len() / 8]).map(|_| ()),
+                        4 if has_transactions => store.transaction(|tx| {
+                            tx.put(key.as_bytes(), &value)?;
+                            tx.put(b"key/0", &value)
+                        }),
+                        _ => store.put(key.as_bytes(), &value).map(|_| ()),
+                    };
+                    late_here.set(late_here.get() + u64::from(done.is_err()));
+                }
+                written.set(written.get() + 1);
+            }
+            nap(&job, "the writers", || written.get() == 3);
+            let is_quiet = || store.state.straggling_replica().is_none();
+            nap(&job, "the answers", is_quiet);
+            quiet.set(quiet.get() + 1);
+            nap(&job, "the answers to others", || quiet.get() == 4);
+            if job.me() == driver {
+                let mut keys: Vec<String> =
+                    (0..KEYS).map(|number| format!("key/{number}")).collect();
+                keys.extend((0..3).map(|member| format!("slot/{member}")));
+                keys.iter().for_each(|key| {
+                    nap(&job, "room for a tombstone", || store.delete(key.as_bytes()).is_ok())
+                });
+            }
+            let look = || (blocks(&store), misplaced(&store));
+            let rest = Duration::from_secs(10);
+            let ((known, found), misplaced) = reconciled(&job, "its blocks", rest, look);
+            known_here.borrow_mut().extend(known);
+            held_here.borrow_mut().extend(found);
+            lost_here.borrow_mut().extend(misplaced);
+            if !has_transactions {
+                let op = RecordOp::begin(&store.state).expect("begun");
+                let found = store.state.survey(&op).expect("counted");
+                drop(op);
+                assert_eq!(
+                    (found.records, found.values),
+                    (0, 0),
+                    "at {} with seed {seed}",
+                    job.me()
+                );
+            }
+            looked.set(looked.get() + 1);
+            nap(&job, "the others", || looked.get() == 4);
+            store.close().expect("closed");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+        let known = known.borrow();
+        let forgotten: Vec<_> =
+            held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();
+        assert!(forgotten.is_empty(), "seed {seed}: {forgotten:?}");
+        assert!(lost.borrow().is_empty(), "seed {seed}, misplaced: {:?}", lost.borrow());
+        late.get()
+    }
+
+    #[test]
+    fn no_block_is_forgotten_when_answers_are_late() {
+        let late: u64 = (0..30).map(run_with_late_answers).sum();
+        assert!(late > 100, "{late} calls were late");
+    }
+
     /// A replica is filling, and other members write there, when the last complete replica dies.
     /// The loss is accepted, and the index of the filling replica is given up. When all is quiet,
     /// each block that no record names is known to its holder.
