@@ -629,10 +629,14 @@ impl Worker {
         freed.has_bag
     }
 
-    /// Deletes keys that nobody needs. A key that cannot be deleted now is deleted by `close`.
+    /// Deletes keys that nobody needs. A key that cannot be deleted now is deleted by the member
+    /// that ends the session. That is all the rest as soon as a member does not answer: each
+    /// further key could take as long.
     pub(crate) fn delete(&self, keys: Vec<Vec<u8>>) {
         for key in keys {
-            let _ = self.store.delete(&key);
+            if let Err(StoreError::Timeout { .. }) = self.store.delete(&key) {
+                return;
+            }
         }
     }
 
