@@ -405,6 +405,34 @@ fn stop_when_all_close(job: &Job, store: &Store) {
 }
 
 #[test]
+fn open_takes_a_single_limit_when_a_member_has_stopped() {
+    for seed in seeds(0..6) {
+        let mut options = sim(2, seed).link(Link::Network);
+        options.time_limit = MILLIS(1_000);
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store().replicas(1)).expect("opens");
+            let stopped = store.replicas_of(b"outlast-tasks/session")[0];
+            sleep_until(&job, 2_000);
+            if job.me() != stopped {
+                job.inject(Fault::Stop(stopped)).expect("stops");
+                let began = job.now();
+                let opened = Tasks::open(&store, steps());
+                assert!(matches!(opened, Err(Error::Store(StoreError::Timeout { .. }))));
+                let took = job.now().since(began);
+                assert!(took < MILLIS(1_500), "seed {seed}: {took:?}");
+                job.inject(Fault::Resume(stopped)).expect("goes on");
+            }
+            sleep_until(&job, 10_000);
+            let tasks = Tasks::open(&store, steps()).expect("opens");
+            assert_eq!(tasks.run(Count(2)), Ok(4), "seed {seed}");
+            tasks.close().expect("closes");
+            end(&job, &store);
+        })
+        .expect_ok();
+    }
+}
+
+#[test]
 fn a_member_does_not_open_alone_what_another_has_given_up() {
     for seed in seeds(0..12) {
         pair(seed, move |job, store, is_first| {
