@@ -160,7 +160,15 @@ impl Worker {
             // would keep the next life of its parent waiting.
             if !mutant("unjoined-not-withdrawn") {
                 hold.record.state = State::Withdrawn;
-                self.insist_on_condition(id, &hold.record, hold.version);
+                while self.insist_on_condition(id, &hold.record, hold.version).is_none() {
+                    // As in `complete_counts`: only a record that this worker holds is left to it.
+                    match self.read(id) {
+                        Some((now, version)) if now.state == State::Held(self.me) => {
+                            hold.version = version;
+                        }
+                        _ => break,
+                    }
+                }
             }
             return;
         };

@@ -205,7 +205,7 @@ impl Tasks {
                     worker.reopen(id, &record, version);
                     continue;
                 }
-                State::Held(holder) => worker.watch(holder),
+                State::Held(holder) => worker.watch(id, holder),
                 State::Withdrawn | State::RunFailed(_) => {}
             }
             worker.check_deadline();

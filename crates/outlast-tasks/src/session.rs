@@ -18,7 +18,7 @@ use crate::record::{Keys, WorkerInfo, decode, encode, hash};
 use crate::steps::mutant;
 use outlast::engine::Error as EngineError;
 use outlast::store::{Expect, Store, StoreError, StoreResult};
-use outlast::{Job, MemberId, Time};
+use outlast::{Job, MemberId};
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -430,13 +430,13 @@ fn delete_all(store: &Store, prefix: &[u8]) -> StoreResult<()> {
     })
 }
 
-/// Repeats a call that a living member does not answer, up to the job's time limit in all.
+/// Repeats a call that a living member does not answer, up to the job's time limit from the first
+/// call on.
 fn retry<T>(job: &Job, mut call: impl FnMut() -> StoreResult<T>) -> StoreResult<T> {
-    let mut deadline: Option<Time> = None;
+    let deadline = job.now().after(job.time_limit());
     loop {
         match call() {
-            Err(StoreError::Timeout { .. })
-                if job.now() < *deadline.get_or_insert(job.now().after(job.time_limit())) => {}
+            Err(StoreError::Timeout { .. }) if job.now() < deadline => {}
             other => return other,
         }
     }

@@ -51,7 +51,7 @@ pub(crate) fn within(step: Step) -> failpoint::Within {
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const MUTANTS: [&str; 29] = [
+const MUTANTS: [&str; 30] = [
     // A claim takes effect whatever the record says meanwhile.
     "claim-unconditional",
     // A result takes effect whatever the record says meanwhile.
@@ -110,6 +110,8 @@ const MUTANTS: [&str; 29] = [
     "no-pause-without-room",
     // A member opens a session whose keys are being deleted.
     "ending-opened",
+    // A worker waits for a task of a member that has left the run.
+    "left-holder-waited-for",
 ];
 
 /// Whether the runtime is to be broken in this way.

@@ -5,6 +5,7 @@
 //! from what a worker waits for ([`Worker::help_below`]).
 
 use crate::claim::{Claim, Hold};
+use crate::error::Error;
 use crate::events::Event;
 use crate::frame::Frame;
 use crate::record::{Outcome, Record, State, TaskId};
@@ -104,7 +105,7 @@ impl Worker {
             }
             self.tell_does(Event::Waits);
             if let Some(holder) = holder {
-                self.watch(holder);
+                self.watch(id, holder);
             }
             self.check_over();
             let may_take = self.depth.get() < self.options.nested * WEIGHT;
@@ -153,7 +154,7 @@ impl Worker {
                         self.reopen(child, &record, version);
                         return true;
                     }
-                    State::Held(holder) => self.watch(holder),
+                    State::Held(holder) => self.watch(child, holder),
                     State::Open
                         if !self.unfinished_children(child, &record.past, &mut dead).is_empty() =>
                     {
@@ -174,13 +175,24 @@ impl Worker {
         false
     }
 
-    /// Watches the holder of a task that this worker waits for, and fences a silent holder if the
-    /// program asked for it.
-    pub(crate) fn watch(&self, holder: u32) {
+    /// Watches the holder of a task that this worker waits for: leaves the run if the holder has,
+    /// and fences a silent holder if the program asked for it.
+    pub(crate) fn watch(&self, id: TaskId, holder: u32) {
         self.holder.set(Some(holder));
-        let Some(silence_max) = self.options.fence_after else { return };
         let member = MemberId(holder);
-        let life = self.boards.sign_of(member).map(|sign| sign.life);
+        let began = self.job.now();
+        let looked = self.signs.borrow().get(&holder).map(|watched| watched.looked);
+        let is_due = looked.is_some_and(|looked| began.since(looked) >= LOOK_AGAIN);
+        let sign = match self.options.fence_after {
+            None if looked.is_some() && !is_due => return,
+            // Most waits are over before a look is due.
+            None if looked.is_none() => None,
+            _ => self.boards.sign_of(member),
+        };
+        if sign.is_some_and(|sign| sign.run != self.run.get()) {
+            self.leave_with(id, holder);
+        }
+        let life = sign.map(|sign| sign.life);
         let now = self.job.now();
         let silence = {
             let mut signs = self.signs.borrow_mut();
@@ -193,7 +205,7 @@ impl Worker {
             watched.looked = now;
             watched.silence
         };
-        if silence < silence_max {
+        if self.options.fence_after.is_none_or(|silence_max| silence < silence_max) {
             return;
         }
         // A member that has left the run shows no sign of life, and need not die for it.
@@ -203,6 +215,21 @@ impl Worker {
         tracing::warn!(%member, "fenced: it holds a task and shows no sign of life");
         let _ = self.job.fence(member, now.after(self.job.time_limit()));
         self.signs.borrow_mut().remove(&holder);
+    }
+
+    /// Leaves the run if a task is held by a member that has left it: that member found no room to
+    /// say so at the root, and its task is never done. A member that left after the end of the run
+    /// has put its result before, and does not come back.
+    fn leave_with(&self, id: TaskId, holder: u32) {
+        let is_held = self.read(id).is_some_and(|(now, _)| now.state == State::Held(holder));
+        if !is_held || mutant("left-holder-waited-for") {
+            return;
+        }
+        if self.is_root_final() {
+            self.unwind(None);
+        }
+        let reason = format!("{} has left it with a task, and could not say why", MemberId(holder));
+        self.fail_at_once(Error::RunFailed { reason });
     }
 
     /// Looks for an open task on the boards: the own board, that of `first`, then some at random.

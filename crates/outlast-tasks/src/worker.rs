@@ -379,26 +379,36 @@ impl Worker {
     /// Ends the run everywhere: the root says that it failed. If the root is done already, this
     /// member takes its output as all others do.
     pub(crate) fn fail(&self, error: Error) -> ! {
+        self.fail_with(error, Room::default())
+    }
+
+    /// As [`Worker::fail`], for a worker that learns that another one has left the run: that one
+    /// has waited for room already.
+    pub(crate) fn fail_at_once(&self, error: Error) -> ! {
+        self.fail_with(error, Room { until: Some(self.job.now()), ..Room::default() })
+    }
+
+    fn fail_with(&self, error: Error, room: Room) -> ! {
         if self.job.has_ended() || self.knows_over.get() {
             self.unwind(Some(error));
         }
         tracing::error!(run = self.run.get(), %error, "the run ends");
-        let is_done = self.fail_root(&error) && !mutant("fail-over-done");
+        let is_done = self.fail_root(&error, room) && !mutant("fail-over-done");
         let living: Vec<MemberId> = self.view().living().collect();
         self.boards.tell_over(&living, self.run.get());
         self.unwind(if is_done { None } else { Some(error) })
     }
 
     /// Makes the root final; returns whether it was done before. It insists: other workers may wait
-    /// for what this worker holds, and learn from the root alone that they wait in vain. It gives
-    /// up after the job's time limit without room, or so long after the run's deadline.
-    fn fail_root(&self, error: &Error) -> bool {
+    /// for what this worker holds, and the root is the first to tell them that they wait in vain.
+    /// It gives up without room, by default after the job's time limit, or so long after the run's
+    /// deadline. The others then learn from the board of this worker that it has left.
+    fn fail_root(&self, error: &Error, mut room: Room) -> bool {
         let limit = self.job.time_limit();
         let deadline = self.options.deadline.map(|deadline| {
             let end = Time(self.run_began.get()).after(deadline);
             end.max(self.job.now()).after(limit)
         });
-        let mut room = Room::default();
         loop {
             match self.try_to_fail_root(error) {
                 Ok(Some(is_done)) => return is_done,
@@ -438,7 +448,10 @@ impl Worker {
         if record.state.is_final() {
             return Ok(Some(matches!(record.state, State::Done(_))));
         }
-        record.state = State::RunFailed(error.to_string());
+        record.state = State::RunFailed(match error {
+            Error::RunFailed { reason } => reason.clone(),
+            error => error.to_string(),
+        });
         match self.store.put_if(&key, &encode(&Entry::Task(record)), expect) {
             Ok(_) => Ok(Some(false)),
             Err(StoreError::Conflict { .. }) => Ok(None),
@@ -629,10 +642,14 @@ impl Worker {
         freed.has_bag
     }
 
-    /// Deletes keys that nobody needs. A key that cannot be deleted now is deleted by `close`.
+    /// Deletes keys that nobody needs. A key that cannot be deleted now is deleted by the member
+    /// that ends the session. That is all the rest as soon as a member does not answer: each
+    /// further key could take as long.
     pub(crate) fn delete(&self, keys: Vec<Vec<u8>>) {
         for key in keys {
-            let _ = self.store.delete(&key);
+            if let Err(StoreError::Timeout { .. }) = self.store.delete(&key) {
+                return;
+            }
         }
     }
 

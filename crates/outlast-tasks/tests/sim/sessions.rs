@@ -6,7 +6,7 @@ use crate::schedules::{is_marked, mark, run, sim, wait_for};
 use crate::trees::{seeds, small_store};
 use outlast::engine::Fault;
 use outlast::sim::{self, Link};
-use outlast::store::{Store, StoreError};
+use outlast::store::{Store, StoreError, Value};
 use outlast::{Job, MemberId, Time};
 use outlast_tasks::{Cx, Error, Options, Task, TaskError, Tasks};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,8 @@ enum Step {
     Busy(u64),
     /// Keeps the keys of its session.
     Dumps,
+    /// So many children at once.
+    Spawns(u64),
 }
 
 fn member_in(store: &Store, key: &str) -> MemberId {
@@ -99,6 +101,10 @@ impl Task for Step {
                 DUMP.set(keys.into_iter().filter_map(read).collect());
                 left + right
             }
+            Step::Spawns(count) => cx.scope(|s| {
+                let futures: Vec<_> = (0..count).map(|_| s.spawn(Step::Busy(5))).collect();
+                futures.into_iter().map(|future| future.get(s)).sum()
+            }),
         }
     }
 }
@@ -338,6 +344,92 @@ fn stop_while_deleting(job: &Job, store: &Store) {
         }
     };
     job.spawn("stops", Box::new(stop)).expect("spawns");
+}
+
+#[test]
+fn close_does_not_wait_a_limit_for_each_key_of_a_member_that_has_stopped() {
+    for seed in seeds(0..6) {
+        let mut options = sim(3, seed).link(Link::Network);
+        options.time_limit = MILLIS(1_000);
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            let tasks = Tasks::open(&store, steps().slots(64)).expect("opens");
+            assert_eq!(tasks.run(Step::Spawns(100)), Ok(400), "seed {seed}");
+            sleep_until(&job, 10_000);
+            let stopped = MemberId(2);
+            if job.me() == stopped {
+                stop_when_all_close(&job, &store);
+            }
+            // The keys that tell who closes are read before they change.
+            sleep_until(&job, 11_000);
+            let began = job.now();
+            let closed = tasks.close();
+            if job.me() != stopped {
+                let took = job.now().since(began);
+                assert!(took < MILLIS(5_000), "seed {seed}: {took:?}, {closed:?}");
+                sleep_until(&job, 200_000);
+                let _ = job.inject(Fault::Resume(stopped));
+            }
+            end(&job, &store);
+        })
+        .expect_ok();
+        assert!(STOPPED.take(), "seed {seed}: the member was not stopped");
+    }
+}
+
+thread_local! {
+    /// Whether the last member was stopped while all close.
+    static STOPPED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Stops this member as soon as all members have told that they close.
+fn stop_when_all_close(job: &Job, store: &Store) {
+    let keys = store.scan(b"outlast-tasks/").expect("scans");
+    let told: Vec<Vec<u8>> =
+        keys.into_iter().filter(|key| key.windows(3).any(|part| part == b"/w/")).collect();
+    assert_eq!(told.len(), job.members());
+    let (job_of_activity, store) = (job.clone(), store.clone());
+    let read = move |key: &Vec<u8>| store.get(key).ok().flatten().map(Value::into_bytes);
+    let before: Vec<_> = told.iter().map(&read).collect();
+    let stop = move || {
+        for _ in 0..1_000_000 {
+            if told.iter().zip(&before).all(|(key, before)| read(key) != *before) {
+                STOPPED.set(true);
+                let _ = job_of_activity.inject(Fault::Stop(job_of_activity.me()));
+                return;
+            }
+            job_of_activity.sleep(Duration::from_micros(5));
+        }
+    };
+    job.spawn("stops", Box::new(stop)).expect("spawns");
+}
+
+#[test]
+fn open_takes_a_single_limit_when_a_member_has_stopped() {
+    for seed in seeds(0..6) {
+        let mut options = sim(2, seed).link(Link::Network);
+        options.time_limit = MILLIS(1_000);
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store().replicas(1)).expect("opens");
+            let stopped = store.replicas_of(b"outlast-tasks/session")[0];
+            sleep_until(&job, 2_000);
+            if job.me() != stopped {
+                job.inject(Fault::Stop(stopped)).expect("stops");
+                let began = job.now();
+                let opened = Tasks::open(&store, steps());
+                assert!(matches!(opened, Err(Error::Store(StoreError::Timeout { .. }))));
+                let took = job.now().since(began);
+                assert!(took < MILLIS(1_500), "seed {seed}: {took:?}");
+                job.inject(Fault::Resume(stopped)).expect("goes on");
+            }
+            sleep_until(&job, 10_000);
+            let tasks = Tasks::open(&store, steps()).expect("opens");
+            assert_eq!(tasks.run(Count(2)), Ok(4), "seed {seed}");
+            tasks.close().expect("closes");
+            end(&job, &store);
+        })
+        .expect_ok();
+    }
 }
 
 #[test]

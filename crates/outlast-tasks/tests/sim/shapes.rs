@@ -4,8 +4,9 @@
 use crate::schedules::{STATS, die, mark, run, sim, wait_for, wait_for_deaths};
 use crate::trees::{Pool, Tree, mix, seeds, small_store};
 use outlast::engine::Fault;
+use outlast::sim::{self, Link};
 use outlast::store::{Expect, Store};
-use outlast::{MemberId, Time, sim};
+use outlast::{MemberId, Time};
 use outlast_tasks::{Cx, Options, Stats, Task, TaskError, Tasks};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -518,6 +519,66 @@ fn a_store_that_is_full_for_longer_than_the_limit_does_not_end_the_run() {
                 job.sleep(MILLIS(1_000));
             }
             assert_eq!(tasks.run(Shape::Fills), Ok(7), "seed {seed}");
+            let _ = tasks.close();
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+}
+
+/// A task that leaves no room for its own output and never makes room again, and one that waits.
+#[derive(Clone, Serialize, Deserialize)]
+enum Filler {
+    Waits,
+    Fills,
+}
+
+impl Task for Filler {
+    const NAME: &'static str = "filler";
+    type Output = Vec<u64>;
+
+    fn run(self, cx: &mut Cx<'_>) -> Vec<u64> {
+        match self {
+            Filler::Waits => {
+                let left = |cx: &mut Cx<'_>| wait_for(cx, "fills");
+                cx.join_with(left, Filler::Fills).1
+            }
+            Filler::Fills => {
+                mark(cx, "fills");
+                let mut count = 0;
+                // Blocks of all lengths, at all members.
+                for len in (0..60).rev().map(|length| length * 50) {
+                    let mut failed = 0;
+                    while failed < 16 {
+                        count += 1;
+                        let key = format!("fill/{count}");
+                        failed += u32::from(cx.store().put(key.as_bytes(), &vec![7; len]).is_err());
+                    }
+                }
+                vec![u64::MAX; 200]
+            }
+        }
+    }
+}
+
+#[test]
+fn all_members_leave_a_run_that_finds_no_room_for_its_end() {
+    for seed in seeds(0..2) {
+        let mut options = sim(4, seed).link(Link::of_seed(seed));
+        options.segment_limit = 1 << 20;
+        (options.steps_max, options.time_limit) = (20_000_000, MILLIS(500));
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            let options = Options::new().beat_forks(1).task::<Filler>();
+            let tasks = Tasks::open(&store, options).expect("opens");
+            let began = job.now();
+            let output = tasks.run(Filler::Waits);
+            let took = job.now().since(began);
+            assert!(output.is_err(), "seed {seed}: {output:?}");
+            assert!(took < MILLIS(10_000), "seed {seed}: {took:?}");
+            // They leave no room for the ends of the others.
+            job.sleep(MILLIS(5_000));
             let _ = tasks.close();
             let _ = store.close();
             let _ = job.leave();

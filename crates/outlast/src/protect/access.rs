@@ -7,7 +7,8 @@
 //! sharers. No lock is held at a point, so a rollback sets the words to 0: no seat is told of an
 //! abandoned lock, since what it guarded is rolled back, too.
 
-use super::layout::LOCK;
+use super::late::{Release, Then};
+use super::layout::{EXCLUSIVE, LOCK, WAITED_FOR};
 use super::seat::Seat;
 use super::{ProtectError, ProtectResult};
 use crate::engine::{Epoch, MemberId, Operation, Pending};
@@ -15,12 +16,6 @@ use crate::rma::{LockKind, Update, Word};
 
 /// How many operations are under way at most; a further one waits for all of them.
 const PENDING_MAX: usize = 256;
-
-/// The bit of a lock word that says that the lock is held exclusively; the seat follows.
-const EXCLUSIVE: u64 = 1 << 63;
-
-/// The bit of a lock word that says that seats may wait for it: a release rings all holders.
-const WAITED_FOR: u64 = 1 << 62;
 
 impl Seat {
     /// Writes `data` at `offset` of the memory of `seat`. It may be complete only after
@@ -118,13 +113,17 @@ impl Seat {
 
     /// Locks the memory of `seat` against other seats that lock it. Completes all operations of
     /// this seat before. Waits while other seats hold it, up to the
-    /// [patience](super::Protect::patience).
+    /// [patience](super::Protect::patience). After a `Timeout` the seat does not hold the lock: if
+    /// it is taken after all, it is given back before a later lock, barrier or point of this seat.
     pub fn lock(&self, seat: usize, kind: LockKind) -> ProtectResult<()> {
         self.quiet()?;
         let (member, base) = self.period.place(seat)?;
         if self.held.borrow().iter().any(|(held, _)| *held == seat) {
             return Err(ProtectError::AlreadyLocked { seat });
         }
+        self.unlocked_late.borrow_mut().retain(|late| *late != seat);
+        let offset = base + LOCK;
+        let release = Release::new(offset, kind, self.number);
         let limit = self.period.run.options.patience;
         let mut guess = 0;
         self.period.wait_for(seat, limit, || {
@@ -141,7 +140,10 @@ impl Seat {
                     }
                     _ => (guess | WAITED_FOR, false),
                 };
-                let found = self.swap(member, base + LOCK, guess, new)?;
+                let swap = Operation::CompareAndSwap { offset, expected: guess, new };
+                let then = if is_taken { Then::Took(guess, release) } else { Then::Nothing };
+                let pending = self.period.start(member, swap);
+                let found = self.period.complete_then(pending, then)?.word();
                 match found == guess {
                     true if is_taken => return Ok(Some(())),
                     true => guess = new,
@@ -153,35 +155,30 @@ impl Seat {
         Ok(())
     }
 
-    /// Completes all operations of this seat and releases the lock of `seat`.
+    /// Completes all operations of this seat and releases the lock of `seat`. After an error it can
+    /// be called again. If the holder of `seat` has not answered, the lock is released at the
+    /// latest when a later lock, barrier or point of this seat returns.
     pub fn unlock(&self, seat: usize) -> ProtectResult<()> {
         let held = self.held.borrow().iter().position(|(held, _)| *held == seat);
         let Some(held) = held else {
             self.check()?;
-            return Err(ProtectError::NotLocked { seat });
+            if !self.unlocked_late.borrow().contains(&seat) {
+                return Err(ProtectError::NotLocked { seat });
+            }
+            self.quiet()?;
+            self.unlocked_late.borrow_mut().retain(|late| *late != seat);
+            return Ok(());
         };
         self.quiet()?;
-        let (_, kind) = self.held.borrow_mut().remove(held);
         let (member, base) = self.period.place(seat)?;
-        let offset = base + LOCK;
-        let before = match kind {
-            LockKind::Exclusive => {
-                let own = EXCLUSIVE | self.number as u64;
-                let found = self.swap(member, offset, own, 0)?;
-                if found != own {
-                    self.swap(member, offset, found, 0)?;
-                }
-                found
-            }
-            LockKind::Shared => {
-                self.word(member, Operation::FetchAdd { offset, delta: u64::MAX })?
-            }
-        };
-        if before & WAITED_FOR != 0 {
-            let job = &self.period.run.job;
-            self.period.holders.iter().for_each(|holder| drop(job.ring(*holder)));
+        // From here on it is released by this call, or by what waits for late operations.
+        let (_, kind) = self.held.borrow_mut().remove(held);
+        let release = Release::new(base + LOCK, kind, self.number);
+        let released = self.period.give_back(member, release);
+        if matches!(released, Err(ProtectError::Timeout { .. })) {
+            self.unlocked_late.borrow_mut().push(seat);
         }
-        Ok(())
+        released
     }
 
     fn locate_words(

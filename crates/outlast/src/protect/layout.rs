@@ -14,6 +14,10 @@
 
 /// The lock of the seat.
 pub(super) const LOCK: u64 = 0;
+/// The bit of a lock word that says that the lock is held exclusively; the seat follows.
+pub(super) const EXCLUSIVE: u64 = 1 << 63;
+/// The bit of a lock word that says that seats may wait for it: a release rings all members.
+pub(super) const WAITED_FOR: u64 = 1 << 62;
 /// The release from the parent.
 pub(super) const DOWN: u64 = 8;
 /// The arrivals of the children.

@@ -70,6 +70,7 @@ mod access;
 mod barrier;
 mod course;
 mod error;
+mod late;
 mod layout;
 mod options;
 mod period;

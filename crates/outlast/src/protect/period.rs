@@ -5,12 +5,12 @@
 //! holder. All calls on seats then say `RolledBack`.
 
 use super::course::{Course, SeatRecord};
+use super::late::{Late, Release, Then};
 use super::run::Run;
 use super::{ProtectError, ProtectResult};
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use crate::image::Staged;
 use crate::store::mutant;
-use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) struct Period {
     /// Saves of this member's seats that wait for their verdict.
     pub(super) staged: Mutex<Vec<(usize, Staged)>>,
     /// Operations that were given up and may still happen.
-    pub(super) late: Mutex<Vec<Pending>>,
+    pub(super) late: Late,
 }
 
 impl Period {
@@ -48,7 +48,7 @@ impl Period {
             is_over: AtomicBool::new(false),
             places: course.seats.iter().map(|_| OnceLock::new()).collect(),
             staged: Mutex::default(),
-            late: Mutex::default(),
+            late: Late::default(),
         }
     }
 
@@ -141,7 +141,13 @@ impl Period {
     }
 
     /// Waits for an operation. If it is not answered in time it goes to `late`.
-    pub(super) fn complete(&self, mut pending: Pending) -> ProtectResult<Done> {
+    pub(super) fn complete(&self, pending: Pending) -> ProtectResult<Done> {
+        self.complete_then(pending, Then::Nothing)
+    }
+
+    /// Waits for an operation. If it is not answered in time it goes to `late`, with what follows
+    /// from it.
+    pub(super) fn complete_then(&self, mut pending: Pending, then: Then) -> ProtectResult<Done> {
         let job = &self.run.job;
         let limit = job.time_limit();
         let mut until = None;
@@ -153,7 +159,7 @@ impl Period {
             let until = *until.get_or_insert_with(|| job.now().after(limit));
             if job.now() >= until || job.has_ended() {
                 let member = pending.target;
-                lock(&self.late).push(pending);
+                self.late.push(pending, then);
                 return Err(ProtectError::Timeout { member, limit });
             }
             job.park(bell, until);
@@ -185,27 +191,19 @@ impl Period {
         }
     }
 
+    /// Gives a lock back. If the holder of the seat does not answer in time, `late` does the rest.
+    pub(super) fn give_back(&self, member: MemberId, release: Release) -> ProtectResult<()> {
+        let mut next = Some(release);
+        while let Some(release) = next {
+            let pending = self.start(member, release.operation());
+            let found = self.complete_then(pending, Then::Released(release))?.word();
+            next = release.after(&self.run.job, found);
+        }
+        Ok(())
+    }
+
     /// Waits until no operation of this member may still happen.
     pub(super) fn finish_late(&self) -> ProtectResult<()> {
-        if lock(&self.late).is_empty() {
-            return Ok(());
-        }
-        let job = &self.run.job;
-        let limit = self.run.options.patience;
-        let until = job.now().after(limit);
-        loop {
-            let bell = job.bell();
-            let mut late = std::mem::take(&mut *lock(&self.late));
-            late.retain_mut(|pending| job.poll(pending).is_none());
-            let Some(first) = late.first().map(|pending| pending.target) else { return Ok(()) };
-            lock(&self.late).extend(late);
-            if job.has_ended() {
-                return Err(ProtectError::Closed);
-            }
-            if job.now() >= until {
-                return Err(ProtectError::Timeout { member: first, limit });
-            }
-            job.park(bell, until);
-        }
+        self.late.finish(&self.run.job, self.run.options.patience)
     }
 }

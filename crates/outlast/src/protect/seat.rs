@@ -1,12 +1,12 @@
 //! A seat, as its closure sees it.
 
+use super::late::Then;
 use super::layout::HIDDEN;
 use super::period::Period;
 use super::{ProtectError, ProtectResult};
 use crate::engine::{Pending, Time};
 use crate::rma::LockKind;
 use crate::store::mutant;
-use crate::sync::lock;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub struct Seat {
     pub(super) pending: RefCell<Vec<Pending>>,
     /// The locks that this seat holds.
     pub(super) held: RefCell<Vec<(usize, LockKind)>>,
+    /// The locks that this seat gives back, and whose holders have not answered in time.
+    pub(super) unlocked_late: RefCell<Vec<usize>>,
     /// How many rounds of the tree this seat has taken part in.
     pub(super) round: Cell<u64>,
     /// A barrier or a point of this seat ended by an error while others may still be in it.
@@ -61,6 +63,7 @@ impl Seat {
             note,
             pending: RefCell::default(),
             held: RefCell::default(),
+            unlocked_late: RefCell::default(),
             round: Cell::new(0),
             is_out_of_step: Cell::new(false),
             attempt: Cell::new(0),
@@ -168,6 +171,8 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         // A rollback waits for them.
-        lock(&self.period.late).append(&mut self.pending.borrow_mut());
+        for pending in self.pending.take() {
+            self.period.late.push(pending, Then::Nothing);
+        }
     }
 }

@@ -4,7 +4,7 @@
 use crate::seat_bodies::{self, SEATS};
 use crate::simulation::{run_with, seeds, without_panic_messages};
 use outlast::engine::{Error, Fault};
-use outlast::protect::{self, Interval, Level, Protect, ProtectError, Seat};
+use outlast::protect::{self, Interval, Level, LockKind, Protect, ProtectError, Seat};
 use outlast::sim::{self, Action, Link, When};
 use outlast::{Epoch, Job, MemberId};
 use outlast_check::seats::{Kind, Program};
@@ -460,6 +460,102 @@ fn a_member_that_gives_up_alone_keeps_no_other_waiting() {
                 assert!(waited < Duration::from_secs(45), "{waited:?}");
             }
             job.leave().expect("left");
+        });
+    }
+}
+
+/// A job of three over a network, in which calls give up after a second.
+fn three(seed: u64) -> sim::Options {
+    let mut options = sim(3, 0, seed).link(Link::Network);
+    options.time_limit = Duration::from_secs(1);
+    options
+}
+
+fn patient() -> Protect {
+    seat_bodies::options(256, 1).set(3).patience(Duration::from_secs(20))
+}
+
+/// The holder of a seat is stopped while another seat locks it, and takes the lock when it goes on.
+/// Nobody knows of that lock: it does not stay, whether the seat tries again or not.
+#[test]
+fn a_lock_that_is_taken_after_the_call_gave_up_is_given_back() {
+    for seed in seeds(8) {
+        run_with(three(seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let (inside, stopped) = (job.clone(), MemberId(2));
+            let kind = if seed % 2 == 0 { LockKind::Exclusive } else { LockKind::Shared };
+            let ended = protect::run(&store, patient(), move |seat| {
+                seat.barrier()?;
+                if seat.number() == 1 {
+                    // It knows where the seat is, and all have left the barrier.
+                    seat.get(2, 0, &mut [0; 8])?;
+                    inside.sleep(Duration::from_millis(500));
+                    inside.inject(Fault::Stop(stopped)).expect("stopped");
+                    let locked = seat.lock(2, kind);
+                    assert!(matches!(locked, Err(ProtectError::Timeout { .. })), "{locked:?}");
+                    inside.inject(Fault::Resume(stopped)).expect("goes on");
+                    inside.sleep(Duration::from_secs(1));
+                    if seed % 4 < 2 {
+                        seat.lock(2, kind)?;
+                        seat.unlock(2)?;
+                    }
+                    assert_eq!(seat.unlock(2), Err(ProtectError::NotLocked { seat: 2 }));
+                }
+                seat.barrier()?;
+                seat.lock(2, LockKind::Exclusive)?;
+                seat.unlock(2)?;
+                seat.barrier()?;
+                Ok::<(), ProtectError>(())
+            });
+            ended.expect("ended");
+            seat_bodies::end(&job, &store);
+        });
+    }
+}
+
+/// The holder of a seat is stopped while a lock of it is released, for which another seat waits.
+#[test]
+fn a_lock_that_is_released_after_the_call_gave_up_is_free() {
+    for seed in seeds(8) {
+        run_with(three(seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let (inside, stopped) = (job.clone(), MemberId(2));
+            let kind = if seed % 2 == 0 { LockKind::Exclusive } else { LockKind::Shared };
+            let ended = protect::run(&store, patient(), move |seat| {
+                if seat.number() == 1 {
+                    seat.lock(2, kind)?;
+                }
+                seat.barrier()?;
+                if seat.number() == 1 {
+                    // By then seat 0 waits for the lock.
+                    inside.sleep(Duration::from_millis(500));
+                    inside.inject(Fault::Stop(stopped)).expect("stopped");
+                    let unlocked = seat.unlock(2);
+                    assert!(matches!(unlocked, Err(ProtectError::Timeout { .. })), "{unlocked:?}");
+                    inside.inject(Fault::Resume(stopped)).expect("goes on");
+                    if seed % 4 < 2 {
+                        inside.sleep(Duration::from_secs(seed % 3));
+                        assert_eq!(seat.unlock(2), Ok(()));
+                        assert_eq!(seat.unlock(2), Err(ProtectError::NotLocked { seat: 2 }));
+                    }
+                }
+                let until = inside.now().after(Duration::from_secs(15));
+                if seat.number() == 0 {
+                    // The member that is stopped does not answer this seat, either.
+                    while let Err(error) = seat.lock(2, LockKind::Exclusive) {
+                        let is_late = matches!(error, ProtectError::Timeout { .. });
+                        assert!(is_late && inside.now() < until, "{error}");
+                    }
+                    seat.unlock(2)?;
+                }
+                seat.barrier()?;
+                seat.lock(2, LockKind::Exclusive)?;
+                seat.unlock(2)?;
+                seat.barrier()?;
+                Ok::<(), ProtectError>(())
+            });
+            ended.expect("ended");
+            seat_bodies::end(&job, &store);
         });
     }
 }
