@@ -202,6 +202,17 @@ impl Magazine {
         }
     }
 
+    /// The ring into which blocks of a replica and class are retired, or `None`. A ring that keeps
+    /// no blocks has no use for retired blocks.
+    #[inline(always)]
+    pub(in crate::store) fn ring_to_retire(
+        &self,
+        replica: MemberId,
+        class: usize,
+    ) -> Option<&BlockRing> {
+        self.ring(replica, class).filter(|ring| load(&ring.room) > 0)
+    }
+
     /// The ring of a kind, if it is not the first ring that the kind may use.
     #[cold]
     #[inline(never)]

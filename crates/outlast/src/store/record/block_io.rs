@@ -14,7 +14,7 @@ use crate::store::steps;
 pub(in crate::store) const COUNTER_MAX: u64 = 1 << 63;
 
 /// From this length on, the length of a value is compared with the length of the segment.
-const LARGE_LEN: u64 = 1 << 20;
+pub(in crate::store::record) const LARGE_LEN: u64 = 1 << 20;
 
 /// The longest value that is put together with its header.
 const SHORT_LEN_MAX: usize = 224;

@@ -9,11 +9,16 @@
 //! path, which reports it: a version that was read without a check of the view afterwards must not
 //! be reported.
 
+use crate::engine::MemberId;
 use crate::engine::mapped::Memory;
 use crate::store::mutant::mutant;
 use crate::store::record::key::KeyRef;
+use crate::store::record::location::CachedVersion;
 use crate::store::record::state::RecordState;
-use crate::store::segment::layout::{BLOCK_HEADER_LEN, Block, value_start};
+use crate::store::segment::intent::{
+    IntentId, New, ObservedVersion, PROVISIONAL_HEAD, encode_provisional_head,
+};
+use crate::store::segment::layout::{BLOCK_HEADER_LEN, Block, Kind, value_start};
 use crate::store::value::Expect;
 use std::borrow::Cow;
 
@@ -30,6 +35,25 @@ pub(in crate::store::record) type Header = [u64; BLOCK_HEADER_LEN as usize / 8];
 /// A change that the mapped fast path makes.
 pub(in crate::store::record) trait FastChange {
     type Bytes: ValueBytes;
+
+    /// The kind of the new version.
+    const KIND: Kind = Kind::Plain;
+
+    /// Whether every member makes an identical version. Its maker does not confirm it: the slow
+    /// path checks whether the version still has to be made.
+    const IS_SHARED: bool = false;
+
+    /// Whether the change may replace this version.
+    #[inline(always)]
+    fn replaces(&self, version: &CachedVersion) -> bool {
+        version.is_plain()
+    }
+
+    /// The owner of the new version, by the owner of its predecessor.
+    #[inline(always)]
+    fn owner(&self, before: MemberId) -> MemberId {
+        before
+    }
 
     /// The value of the new version; `None` if the slow path must be taken.
     fn decide<M: Memory>(
@@ -64,6 +88,91 @@ pub(in crate::store::record) struct FastPutIf<'v> {
 pub(in crate::store::record) struct FastAdd<'s> {
     pub(in crate::store::record) delta: i64,
     pub(in crate::store::record) sum: &'s mut i64,
+}
+
+/// *lock*: puts a provisional version with a new value in the place of a plain version.
+pub(in crate::store) struct FastLock<'s> {
+    pub(in crate::store) id: IntentId,
+    /// What the transaction has read of the key, if it did.
+    pub(in crate::store) seen: Option<ObservedVersion>,
+    pub(in crate::store) value: &'s [u8],
+    /// The owner of the new value, if the transaction changes it. The owner is written here.
+    pub(in crate::store) new_owner: &'s mut Option<MemberId>,
+    /// The provisional version is encoded here.
+    pub(in crate::store) scratch: &'s mut Vec<u8>,
+}
+
+/// *apply*: puts the new value in the place of a provisional version, which the same transaction
+/// has written.
+pub(in crate::store) struct FastApply<'v> {
+    pub(in crate::store) value: &'v [u8],
+    pub(in crate::store) owner: MemberId,
+}
+
+impl<'s> FastChange for FastLock<'s> {
+    type Bytes = &'s [u8];
+
+    const KIND: Kind = Kind::Provisional;
+
+    #[inline(always)]
+    fn decide<M: Memory>(
+        self,
+        store: &RecordState,
+        key: &KeyRef<'_>,
+        FastPredecessor { header, memory, offset }: FastPredecessor<M>,
+    ) -> Option<&'s [u8]> {
+        let block = Block::from_words(header);
+        let old = ObservedVersion { exists: true, version: block.version() };
+        if self.seen.is_some_and(|seen| seen != old) && !mutant("tx-lost-update") {
+            return None;
+        }
+        // The old value is read in whole words. In a block it is filled up to a whole word.
+        let (len, whole) = (block.len as usize, block.len.next_multiple_of(8) as usize);
+        let bytes = self.scratch;
+        bytes.clear();
+        bytes.reserve(PROVISIONAL_HEAD + whole + self.value.len());
+        let owner = *self.new_owner.get_or_insert(block.owner);
+        let new = New::Value { bytes: self.value, owner };
+        let head = encode_provisional_head(self.id, old, block.owner, block.len, new);
+        bytes.extend_from_slice(head.as_flattened());
+        bytes.resize(PROVISIONAL_HEAD + whole, 0);
+        let place = &mut bytes[PROVISIONAL_HEAD..];
+        // The slow path reports damage.
+        if !memory.get(offset + value_start(block.len), place)
+            || !store.is_right(|| key.hash, &block, &place[..len])
+        {
+            return None;
+        }
+        place[len..].fill(0);
+        bytes.extend_from_slice(self.value);
+        Some(bytes)
+    }
+}
+
+impl<'v> FastChange for FastApply<'v> {
+    type Bytes = &'v [u8];
+
+    const IS_SHARED: bool = true;
+
+    #[inline(always)]
+    fn replaces(&self, version: &CachedVersion) -> bool {
+        version.is_provisional()
+    }
+
+    #[inline(always)]
+    fn owner(&self, _: MemberId) -> MemberId {
+        self.owner
+    }
+
+    #[inline(always)]
+    fn decide<M: Memory>(
+        self,
+        _: &RecordState,
+        _: &KeyRef<'_>,
+        _: FastPredecessor<M>,
+    ) -> Option<&'v [u8]> {
+        Some(self.value)
+    }
 }
 
 impl<B: ValueBytes> FastChange for FastPut<B> {

@@ -5,8 +5,9 @@
 //! since the handle wrote the key: no death, no other writer, no record unlinked from an index, and
 //! free blocks in the magazine. The cached location is validated inside the operation. If a check
 //! fails before *publish*, nothing has happened, and the call starts over on the slow path. If a
-//! swap fails after *publish*, the slow path finishes the version. A conditional put and an
-//! addition differ from a put only in the value, which `fast_change.rs` decides before *fill*.
+//! swap fails after *publish*, the slow path finishes the version. A conditional put, an addition,
+//! and *lock* and *apply* of a transaction differ from a put only in the header and the value:
+//! `fast_change.rs` decides on these before *fill*.
 //!
 //! The fast path applies only to engines whose memory all members map: there an operation either
 //! happens or is refused. The view is checked once, at the beginning of the operation, and not
@@ -61,11 +62,13 @@ use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
-use crate::store::record::block_io::block_class;
+use crate::store::record::block_io::{LARGE_LEN, block_class};
 use crate::store::record::fast_change::{FastChange, FastPredecessor, Header, ValueBytes};
 use crate::store::record::index::{NODE_READ_WORDS, node_word};
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::{CachedLocation, CachedReplica, CachedVersion, FastLocation};
+use crate::store::record::location::{
+    CachedLocation, CachedReplica, CachedVersion, FastLocation, LocationSource,
+};
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::record::waiters::WAITER_BITS;
 use crate::store::record::write::{DraftBlock, NewVersion, Predecessor};
@@ -98,8 +101,8 @@ impl RecordState {
         }
     }
 
-    /// Reads a key, with a cached location or by a lookup in the index, and copies its value into
-    /// the buffer, if there is one. Returns the length of the value and its version. `None` if the
+    /// Reads a key, with a cached location or by a lookup in the index, and copies its value to the
+    /// target. Returns the length of the value and its version. `None` if the
     /// slow path must be taken.
     #[inline(always)]
     pub(in crate::store::record) fn get_mapped<'a, D: Mapped<'a>>(
@@ -107,21 +110,21 @@ impl RecordState {
         direct: D,
         key: &KeyRef<'_>,
         cached: Option<&mut CachedLocation>,
-        buffer: Option<&mut [u8]>,
+        target: impl ReadTarget,
     ) -> Option<StoreResult<Option<(usize, Version)>>> {
-        RecordOp::begin_again(self, direct)?.get_on_fast_path(direct, key, cached, buffer)
+        RecordOp::begin_again(self, direct)?.get_on_fast_path(direct, key, cached, target)
     }
 }
 
 impl<'a> RecordOp<'a> {
     /// The whole put, in blocks: find, fill, publish, install, retire, ring.
     #[inline(always)]
-    fn put_on_fast_path<D: Mapped<'a>>(
+    fn put_on_fast_path<D: Mapped<'a>, C: FastChange>(
         &mut self,
         direct: D,
         key: &KeyRef<'_>,
         cached: FastLocation<'_>,
-        change: impl FastChange,
+        change: C,
     ) -> OpResult<Option<Version>> {
         let store = self.store;
         // ---- Find: *enter*, *find* and *check*. The configuration is known, all its replicas are
@@ -131,7 +134,7 @@ impl<'a> RecordOp<'a> {
         steps::enter(steps::Step::WriteFind);
         let (count, primary) = (config.replicas.len(), config.primary.index());
         let is_fast = *cached.config_number == config.config_number
-            && cached.version.is_plain()
+            && change.replaces(cached.version)
             && config.are_all_ready()
             && !store.freeze.is_set()
             && store.gate.lets_through(self.epoch);
@@ -143,7 +146,7 @@ impl<'a> RecordOp<'a> {
         let (members, roots) = (&config.replicas.members[..count], &config.roots[..count]);
         let at = &mut cached.at[..count];
         let Some(first) = direct.reach(members[primary]) else { return Ok(None) };
-        if cached.is_by_key {
+        if cached.source == LocationSource::Cache {
             prefetch_all(direct, members, at, primary);
             if !is_node_of(first, at[primary].word, key) {
                 return Ok(None);
@@ -151,7 +154,8 @@ impl<'a> RecordOp<'a> {
         }
         // With sole writers, another handle can have written the key only before the last recovery.
         // So the first put after a recovery checks the version counter.
-        let recoveries = (store.sole_writers && !cached.is_by_key).then(|| store.gate.recoveries());
+        let is_of_handle = cached.source == LocationSource::Handle;
+        let recoveries = (store.sole_writers && is_of_handle).then(|| store.gate.recoveries());
         let is_sole = recoveries == Some(cached.version.recoveries);
         let old = cached.version.words();
         let Some(before) = cached_head(first, &at[primary], old, is_sole) else {
@@ -160,19 +164,20 @@ impl<'a> RecordOp<'a> {
         // The cached version is the current version, and the change is decided from it.
         let offset = before.offset().unwrap_or(0);
         let predecessor = FastPredecessor { header: old, memory: first, offset };
+        let owner = change.owner(Block::from_words(old).owner);
         let Some(value) = change.decide(store, key, predecessor) else { return Ok(None) };
         // The header of the new version.
         let me = store.me();
         let block = Block {
             counter: old[0] + 1,
             writer: me,
-            participant: self.participant,
-            operation: self.number & OPERATION_MASK,
+            participant: if C::IS_SHARED { 0 } else { self.participant },
+            operation: if C::IS_SHARED { 0 } else { self.number & OPERATION_MASK },
             len: value.len() as u64,
             is_deleted: false,
-            kind: Kind::Plain,
+            kind: C::KIND,
             holder: holder(me),
-            owner: Block::from_words(old).owner,
+            owner,
             checksum: 0,
         };
         let mut header = block.words();
@@ -254,8 +259,15 @@ impl<'a> RecordOp<'a> {
         // goes into the ring that was found above.
         steps::enter(steps::Step::WriteInstall);
         debug_assert_eq!(Block::from_words(old).holder, holder(me));
-        if !are_rings_known || class != cached.version.class || mutant("reuse-early") {
+        if mutant("reuse-early") {
+            (rings, are_rings_known) = ([None; FAST_REPLICAS_MAX], false);
+        } else if !are_rings_known {
             rings = [None; FAST_REPLICAS_MAX];
+        }
+        if class != cached.version.class && are_rings_known {
+            for (ring, &member) in rings.iter_mut().zip(members) {
+                *ring = magazine.ring_to_retire(member, cached.version.class);
+            }
         }
         let mut failed = ReplicaSet::EMPTY;
         for replica in 0..count {
@@ -282,8 +294,16 @@ impl<'a> RecordOp<'a> {
         if !failed.is_empty() {
             *cached.config_number = 0;
             let whole = value.whole();
-            return self
-                .finish_on_slow_path(config, key, before, failed, offsets, header, class, &whole);
+            return self.finish_on_slow_path(
+                config,
+                key,
+                before,
+                failed,
+                offsets,
+                (header, C::IS_SHARED),
+                class,
+                &whole,
+            );
         }
         *cached.version = CachedVersion::new(header, class);
         *cached.hint = offsets[primary];
@@ -297,15 +317,15 @@ impl<'a> RecordOp<'a> {
             && !self.has_rung(members[primary], key.partition)
         {
             *cached.config_number = 0;
-            return self.confirm_if_salvaged(key, header);
+            return self.confirm_if_salvaged(key, header, C::IS_SHARED);
         }
         if self.must_recheck_view() {
             *cached.config_number = 0;
-            return self.confirm_if_salvaged(key, header);
+            return self.confirm_if_salvaged(key, header, C::IS_SHARED);
         }
         // *mark_stable*: a handle leaves the bit unset. It knows that the version is stable, and
         // any other reader reconciles the record, and rings before it sets the bit.
-        if cached.is_by_key {
+        if !is_of_handle {
             steps::enter(steps::Step::WriteMarkStable);
             first.swap(at[primary].word, head.0, head.stable().0);
         }
@@ -337,9 +357,14 @@ impl<'a> RecordOp<'a> {
         &mut self,
         key: &KeyRef<'_>,
         header: Header,
+        is_shared: bool,
     ) -> OpResult<Option<Version>> {
         let block = Block::from_words(header);
-        if self.must_recheck_view() { self.confirm(key, &block) } else { Ok(Some(block.version())) }
+        match self.must_recheck_view() {
+            true if is_shared => Err(OpError::Again),
+            true => self.confirm(key, &block),
+            false => Ok(Some(block.version())),
+        }
     }
 
     /// Rings the waiters of the partition; returns whether it did.
@@ -390,7 +415,7 @@ impl<'a> RecordOp<'a> {
         head: Head,
         failed: ReplicaSet,
         offsets: [u64; FAST_REPLICAS_MAX],
-        header: Header,
+        (header, is_shared): (Header, bool),
         class: usize,
         value: &[u8],
     ) -> OpResult<Option<Version>> {
@@ -405,6 +430,7 @@ impl<'a> RecordOp<'a> {
         self.stay();
         // The waits from here on share a deadline, also with the slow path if the call starts over.
         let call = self.store.begin_call();
+        let header = (header, is_shared);
         let finished = self.finish(config, key, &mut before, &mut new_version, installed, header);
         match &finished {
             Err(OpError::Again) => call.carry_over(),
@@ -421,17 +447,20 @@ impl<'a> RecordOp<'a> {
         before: &mut Predecessor<'_>,
         new_version: &mut NewVersion<'_>,
         installed: ReplicaSet,
-        header: Header,
+        (header, is_shared): (Header, bool),
     ) -> OpResult<Option<Version>> {
         match self.install_everywhere(config, key, before, new_version, installed) {
             // The swaps above are later than the check of the fast path.
             Ok(()) if self.store.job.has_ended() => Err(OpError::Fail(StoreError::Closed)),
             Ok(()) => {
                 let _ = self.ring_waiters(config.primary_member(), key.partition);
-                self.confirm_if_salvaged(key, header)
+                self.confirm_if_salvaged(key, header, is_shared)
             }
             Err(OpError::Again | OpError::Fail(StoreError::OutOfMemory { .. })) => {
                 self.keep_unused(config, new_version);
+                if is_shared {
+                    return Err(OpError::Again);
+                }
                 // If the version did not happen, this returns `Again`, and the call starts over.
                 self.confirm(key, &Block::from_words(header))
             }
@@ -446,7 +475,7 @@ impl<'a> RecordOp<'a> {
         direct: D,
         key: &KeyRef<'_>,
         cached: Option<&mut CachedLocation>,
-        buffer: Option<&mut [u8]>,
+        mut target: impl ReadTarget,
     ) -> Option<StoreResult<Option<(usize, Version)>>> {
         let store = self.store;
         if cached.is_none() {
@@ -507,11 +536,11 @@ impl<'a> RecordOp<'a> {
                 return None;
             }
             if !block.is_deleted {
-                if let Some(buffer) = buffer {
-                    let given = buffer.len() as u64;
-                    let Some(target) = buffer.get_mut(..block.len as usize) else {
-                        return Some(Err(StoreError::BufferTooSmall { needed: block.len, given }));
-                    };
+                let place = match target.place(&block) {
+                    Ok(place) => place,
+                    Err(error) => return error.map(Err),
+                };
+                if let Some(target) = place {
                     let is_copied = reach.get(offset + value_start(block.len), target);
                     // The slow path reports damage.
                     if !is_copied || !store.is_right(|| key.hash, &block, target) {
@@ -526,6 +555,48 @@ impl<'a> RecordOp<'a> {
             None => store.hints.note(key.hash, config.primary_member(), node, offset),
         }
         (direct.known_epoch() == Some(self.epoch)).then_some(Ok(found))
+    }
+}
+
+/// Where a read on the mapped fast path copies a value.
+pub(in crate::store::record) trait ReadTarget {
+    /// The place for the value of this version; `None` if the value is not wanted. An error of
+    /// `None`: the slow path must be taken.
+    fn place(&mut self, block: &Block) -> Result<Option<&mut [u8]>, Option<StoreError>>;
+}
+
+impl ReadTarget for Option<&mut [u8]> {
+    #[inline(always)]
+    fn place(&mut self, block: &Block) -> Result<Option<&mut [u8]>, Option<StoreError>> {
+        let Some(buffer) = self else { return Ok(None) };
+        let (needed, given) = (block.len, buffer.len() as u64);
+        match buffer.get_mut(..needed as usize) {
+            Some(place) => Ok(Some(place)),
+            None => Err(Some(StoreError::BufferTooSmall { needed, given })),
+        }
+    }
+}
+
+/// A version with its value, if that is wanted, in memory that the read allocates.
+pub(in crate::store::record) struct WholeVersion {
+    pub(in crate::store::record) wants_value: bool,
+    pub(in crate::store::record) block: Option<Block>,
+    pub(in crate::store::record) value: Vec<u8>,
+}
+
+impl ReadTarget for &mut WholeVersion {
+    #[inline(always)]
+    fn place(&mut self, block: &Block) -> Result<Option<&mut [u8]>, Option<StoreError>> {
+        // The slow path compares a large length with the segment first.
+        if block.len >= LARGE_LEN {
+            return Err(None);
+        }
+        self.block = Some(*block);
+        if !self.wants_value {
+            return Ok(None);
+        }
+        self.value = vec![0; block.len as usize];
+        Ok(Some(&mut self.value))
     }
 }
 

@@ -15,7 +15,9 @@ use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::OpResult;
 use crate::store::record::fast_mapped::SHORT_KEY_MAX;
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::{CachedLocation, CachedReplica, CachedVersion, FastLocation};
+use crate::store::record::location::{
+    CachedLocation, CachedReplica, CachedVersion, FastLocation, LocationSource,
+};
 use crate::store::record::state::RecordOp;
 use crate::store::segment::head::Head;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -56,10 +58,45 @@ pub(in crate::store) struct KeyLocations {
 pub(in crate::store::record) struct KeyLocation<'s> {
     shard: MutexGuard<'s, Shard>,
     index: usize,
+    location: ShortLocation,
+}
+
+/// A cached location of a key with few replicas, outside of the cache: of a key that a transaction
+/// has locked. *apply* uses it, and need not compare the key: the record was the key's when it was
+/// locked, and is where it was as long as the removal counts are unchanged.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct ShortLocation {
     config_number: u64,
     hint: u64,
     version: CachedVersion,
     at: [CachedReplica; REPLICAS],
+}
+
+impl ShortLocation {
+    /// The location that a write on the slow path has left, if the key has so few replicas.
+    pub(in crate::store) fn new(cached: &CachedLocation) -> Option<ShortLocation> {
+        let (at, others) = cached.at.split_at(REPLICAS);
+        let is_right = cached.config_number != 0 && others.iter().all(|at| at.word == 0);
+        let CachedLocation { config_number, version, hint, .. } = *cached;
+        is_right.then(|| ShortLocation {
+            config_number,
+            hint,
+            version,
+            at: at.try_into().expect("the first replicas"),
+        })
+    }
+
+    /// The parts that the mapped fast path uses.
+    #[inline(always)]
+    pub(in crate::store::record) fn fast(&mut self, source: LocationSource) -> FastLocation<'_> {
+        FastLocation {
+            config_number: &mut self.config_number,
+            hint: &mut self.hint,
+            version: &mut self.version,
+            at: &mut self.at,
+            source,
+        }
+    }
 }
 
 impl KeyLocations {
@@ -97,12 +134,13 @@ impl KeyLocations {
         let (config_number, class) = (packed[0], packed[1] as usize);
         let version = CachedVersion::new([packed[2], packed[3], packed[4], packed[5]], class);
         let at = std::array::from_fn(at);
-        Some(KeyLocation { shard, index, config_number, hint: 0, version, at })
+        let location = ShortLocation { config_number, hint: 0, version, at };
+        Some(KeyLocation { shard, index, location })
     }
 
     /// A copy of a key's location, if it is cached.
     fn copy(&self, key: &KeyRef<'_>) -> Option<CachedLocation> {
-        let found = self.find(key)?;
+        let found = self.find(key)?.location;
         let mut cached = CachedLocation {
             config_number: found.config_number,
             version: found.version,
@@ -114,26 +152,31 @@ impl KeyLocations {
 
     /// Records the location that a write on the slow path has left.
     pub(in crate::store) fn note(&self, key: &KeyRef<'_>, cached: &CachedLocation) {
-        let (known, others) = cached.at.split_at(REPLICAS);
-        let is_right = key.hash != 0
-            && key.key.len() <= SHORT_KEY_MAX
-            && cached.config_number != 0
-            && others.iter().all(|at| at.word == 0);
+        self.record(key, ShortLocation::new(cached).as_ref());
+    }
+
+    /// Records where a key is, or that it is not known.
+    pub(in crate::store::record) fn record(
+        &self,
+        key: &KeyRef<'_>,
+        location: Option<&ShortLocation>,
+    ) {
+        let location = location.filter(|_| key.hash != 0 && key.key.len() <= SHORT_KEY_MAX);
         let shards = self.shards.get_or_init(|| self.make());
         let Some((mut shard, first)) = self.shard(shards, key.hash) else { return };
         let ways = first..first + WAYS;
         let known_index = ways.clone().find(|&index| shard.hashes[index] == key.hash);
-        if !is_right {
+        let Some(location) = location else {
             known_index.into_iter().for_each(|index| shard.hashes[index] = 0);
             return;
-        }
+        };
         let turn = shard.turn;
         let index = known_index
             .or_else(|| ways.clone().find(|&index| shard.hashes[index] == 0))
             .unwrap_or(first + turn % WAYS);
         shard.turn = turn.wrapping_add(1);
         shard.hashes[index] = key.hash;
-        shard.locations[index] = pack(cached.config_number, &cached.version, known);
+        shard.locations[index] = pack(location);
     }
 
     #[cold]
@@ -171,9 +214,9 @@ impl<'a> RecordOp<'a> {
     }
 }
 
-fn pack(config_number: u64, version: &CachedVersion, at: &[CachedReplica]) -> Packed {
+fn pack(ShortLocation { config_number, version, at, .. }: &ShortLocation) -> Packed {
     let mut packed = [0; 16];
-    (packed[0], packed[1]) = (config_number, version.class as u64);
+    (packed[0], packed[1]) = (*config_number, version.class as u64);
     packed[2..6].copy_from_slice(&version.words());
     for (place, at) in packed[6..].chunks_exact_mut(3).zip(at) {
         place.copy_from_slice(&[at.word, at.head.0, at.removals]);
@@ -185,22 +228,21 @@ impl KeyLocation<'_> {
     /// The parts that the mapped fast path uses.
     #[inline(always)]
     pub(in crate::store::record) fn fast(&mut self) -> FastLocation<'_> {
-        FastLocation {
-            config_number: &mut self.config_number,
-            hint: &mut self.hint,
-            version: &mut self.version,
-            at: &mut self.at,
-            is_by_key: true,
-        }
+        self.location.fast(LocationSource::Cache)
+    }
+
+    /// A copy of the location.
+    pub(in crate::store::record) fn copy(&self) -> ShortLocation {
+        self.location
     }
 
     /// Puts the location back after a write on the fast path: the version and the head words have
     /// changed.
     #[inline(always)]
     pub(in crate::store::record) fn keep(mut self) {
-        let (index, version, at) = (self.index, self.version, self.at);
-        let Some(packed) = self.shard.locations.get_mut(index) else { return };
-        (packed[0], packed[1]) = (self.config_number, version.class as u64);
+        let ShortLocation { config_number, version, at, .. } = self.location;
+        let Some(packed) = self.shard.locations.get_mut(self.index) else { return };
+        (packed[0], packed[1]) = (config_number, version.class as u64);
         packed[2..6].copy_from_slice(&version.words());
         for (replica, at) in at.iter().enumerate() {
             packed[7 + 3 * replica] = at.head.0;

@@ -107,6 +107,13 @@ impl CachedVersion {
         !block.is_deleted && block.kind == Kind::Plain
     }
 
+    /// Whether it is a provisional version.
+    #[inline(always)]
+    pub(in crate::store::record) fn is_provisional(&self) -> bool {
+        let block = self.block();
+        !block.is_deleted && block.kind == Kind::Provisional
+    }
+
     /// The header.
     #[inline(always)]
     pub(in crate::store::record) fn words(&self) -> [u64; 4] {
@@ -154,17 +161,27 @@ impl CachedLocation {
             hint: &mut self.hint,
             version: &mut self.version,
             at: &mut self.at,
-            is_by_key: false,
+            source: LocationSource::Handle,
         }
     }
 }
 
-/// A cached location, as the mapped fast path uses it: of a handle, or of the location cache.
+/// Whose location the mapped fast path uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store::record) enum LocationSource {
+    /// A handle, or an intent record. Its writes leave the stable bit out.
+    Handle,
+    /// The location cache, which knows the key by its hash alone.
+    Cache,
+    /// A transaction that has locked the key.
+    Lock,
+}
+
+/// A cached location, as the mapped fast path uses it.
 pub(in crate::store::record) struct FastLocation<'c> {
     pub(in crate::store::record) config_number: &'c mut u64,
     pub(in crate::store::record) hint: &'c mut u64,
     pub(in crate::store::record) version: &'c mut CachedVersion,
     pub(in crate::store::record) at: &'c mut [CachedReplica],
-    /// Whether the location is of the location cache, which knows the key by its hash alone.
-    pub(in crate::store::record) is_by_key: bool,
+    pub(in crate::store::record) source: LocationSource,
 }

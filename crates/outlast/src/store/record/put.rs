@@ -3,6 +3,7 @@
 //! | the call | its path |
 //! |---|---|
 //! | a put, conditional put or addition, on mapped memory | `fast_mapped.rs`; the slow path if a check fails |
+//! | *lock* and *apply* of a transaction, on mapped memory | as above |
 //! | a put over a network | `fast_remote.rs`; the slow path if a check fails |
 //! | all other changes | the slow path, `write.rs` |
 //!
@@ -11,9 +12,12 @@
 use crate::engine::mapped::MappedEngine;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::OpError;
-use crate::store::record::fast_change::{FastAdd, FastChange, FastPut, FastPutIf};
+use crate::store::record::fast_change::{
+    FastAdd, FastApply, FastChange, FastLock, FastPut, FastPutIf,
+};
 use crate::store::record::key::KeyRef;
-use crate::store::record::location::{CachedLocation, FastLocation};
+use crate::store::record::key_locations::ShortLocation;
+use crate::store::record::location::{CachedLocation, FastLocation, LocationSource};
 use crate::store::record::state::RecordState;
 use crate::store::record::write::{Change, CurrentVersion};
 use crate::store::value::{Expect, Version};
@@ -57,6 +61,22 @@ impl RecordState {
             CurrentVersion::check(current, expect).map(|()| Change::Put(value))
         })?;
         Ok(written.expect("a put changes the key"))
+    }
+
+    /// Changes a key by key. On mapped memory the mapped fast path puts `value` if the key has a
+    /// value, and has the version `expected` if that is given; the slow path makes `change`.
+    pub(in crate::store) fn put_or_change_by_key<'v>(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expected: Option<Version>,
+        change: impl FnMut(Option<&CurrentVersion>, &mut Vec<u8>) -> StoreResult<Change<'v>>,
+    ) -> StoreResult<Option<Version>> {
+        let key = self.key_ref(key)?;
+        match expected.map(Expect::Version) {
+            None => self.change_by_key(&key, FastPut(value), false, change),
+            Some(expect) => self.change_by_key(&key, FastPutIf { value, expect }, false, change),
+        }
     }
 
     /// Adds to the number that a key holds. Returns the sum.
@@ -204,6 +224,38 @@ impl RecordState {
             None => self.change_mapped(key, cached.fast(), FastPut(value)),
             Some(expect) => self.change_mapped(key, cached.fast(), FastPutIf { value, expect }),
         }
+    }
+
+    /// *lock* on the mapped fast path. Returns the provisional version, and leaves in `locked`
+    /// where it is; `None` if the slow path must be taken.
+    pub(in crate::store) fn lock_mapped(
+        &self,
+        key: &KeyRef<'_>,
+        lock: FastLock<'_>,
+        locked: &mut Option<ShortLocation>,
+    ) -> StoreResult<Option<Version>> {
+        let Some(mut location) = self.key_locations.find(key) else { return Ok(None) };
+        let written = self.change_mapped(key, location.fast(), lock)?;
+        if written.is_some() {
+            *locked = Some(location.copy());
+            location.keep();
+        }
+        Ok(written)
+    }
+
+    /// *apply* on the mapped fast path, at the location that *lock* has left. Returns whether it
+    /// did it; if not, the slow path must be taken.
+    pub(in crate::store) fn apply_mapped(
+        &self,
+        key: &KeyRef<'_>,
+        location: &mut ShortLocation,
+        apply: FastApply<'_>,
+    ) -> StoreResult<bool> {
+        let done = self.change_mapped(key, location.fast(LocationSource::Lock), apply)?.is_some();
+        if done {
+            self.key_locations.record(key, Some(location));
+        }
+        Ok(done)
     }
 
     /// Makes a change with a cached location on the mapped fast path. `None` if the slow path must

@@ -10,6 +10,7 @@ use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::replica::ReplicaIndex;
+use crate::store::record::fast_mapped::{ReadTarget, WholeVersion};
 use crate::store::record::key::KeyRef;
 use crate::store::record::location::{CachedLocation, CachedReplica, NearMark};
 use crate::store::record::state::{RecordOp, RecordState};
@@ -118,7 +119,7 @@ impl RecordState {
         key: &KeyRef<'_>,
         cached: &mut CachedLocation,
     ) -> StoreResult<Option<Version>> {
-        match self.read_mapped(key, Some(cached), None) {
+        match self.read_mapped(key, Some(cached), None::<&mut [u8]>) {
             Some(found) => found.map(|found| found.map(|(_, version)| version)),
             None => self.read_cached(key, cached, |_, found| Ok(found.block.version())),
         }
@@ -130,12 +131,26 @@ impl RecordState {
         &self,
         key: &KeyRef<'_>,
         cached: Option<&mut CachedLocation>,
-        buffer: Option<&mut [u8]>,
+        target: impl ReadTarget,
     ) -> Option<StoreResult<Option<(usize, Version)>>> {
         match self.job.mapped()? {
-            MappedEngine::Shm(shm) => self.get_mapped(shm, key, cached, buffer),
+            MappedEngine::Shm(shm) => self.get_mapped(shm, key, cached, target),
             #[cfg(feature = "sim")]
-            MappedEngine::Sim(sim) => self.get_mapped(sim, key, cached, buffer),
+            MappedEngine::Sim(sim) => self.get_mapped(sim, key, cached, target),
+        }
+    }
+
+    /// Reads a version, and its value if that is wanted, on the mapped fast path. `None` if the
+    /// slow path must be taken, also if the key does not exist.
+    pub(in crate::store) fn read_whole_mapped(
+        &self,
+        key: &KeyRef<'_>,
+        wants_value: bool,
+    ) -> Option<(Block, Vec<u8>)> {
+        let mut whole = WholeVersion { wants_value, block: None, value: Vec::new() };
+        match self.read_mapped(key, None, &mut whole) {
+            Some(Ok(Some(_))) => whole.block.map(|block| (block, whole.value)),
+            _ => None,
         }
     }
 

@@ -30,9 +30,20 @@ pub(in crate::store) fn is_intent(key: &[u8]) -> bool {
 }
 
 /// The key of an intent record.
-pub(in crate::store) fn intent_key(member: MemberId, slot: u32) -> Vec<u8> {
-    [RESERVED, INTENTS, &member.0.to_le_bytes(), &slot.to_le_bytes()].concat()
+pub(in crate::store) fn intent_key(member: MemberId, slot: u32) -> IntentKey {
+    const MEMBER: usize = RESERVED.len() + INTENTS.len();
+    let mut key = [0; INTENT_KEY_LEN];
+    key[..RESERVED.len()].copy_from_slice(RESERVED);
+    key[RESERVED.len()..MEMBER].copy_from_slice(INTENTS);
+    key[MEMBER..MEMBER + 4].copy_from_slice(&member.0.to_le_bytes());
+    key[MEMBER + 4..].copy_from_slice(&slot.to_le_bytes());
+    key
 }
+
+/// The key of an intent record.
+pub(in crate::store) type IntentKey = [u8; INTENT_KEY_LEN];
+
+const INTENT_KEY_LEN: usize = RESERVED.len() + INTENTS.len() + 8;
 
 /// The state of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,25 +95,75 @@ fn word(bytes: &[u8], index: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(index * 8..index * 8 + 8)?.try_into().ok()?))
 }
 
-impl Intent {
-    pub(in crate::store) fn encode(&self) -> Vec<u8> {
+/// An intent record as it is stored. The committer keeps it while it goes from state to state: only
+/// the state changes, and the keys are in it already.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct EncodedIntent {
+    bytes: Vec<u8>,
+    /// Where the keys begin.
+    keys_at: usize,
+}
+
+impl EncodedIntent {
+    /// Encodes an intent without its keys, and then these keys, which come in their order.
+    pub(in crate::store) fn new<'k>(
+        intent: &Intent,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+    ) -> EncodedIntent {
         // An epoch counts dead members, so it has fewer than 24 bits.
-        let state = self.epoch.0 << 40 | u64::from(self.attempts) << 8 | self.state as u64;
+        let state = intent.epoch.0 << 40 | u64::from(intent.attempts) << 8 | intent.state as u64;
         // The vector is allocated with its final length, as in `Provisional::encode`: growing it
         // costs more than filling it.
-        let len = INTENT_HEAD + 8 + self.keys.iter().map(|key| 2 + key.len()).sum::<usize>();
+        let (mut count, mut len) = (0, INTENT_HEAD + 8);
+        keys.clone().for_each(|key| (count, len) = (count + 1, len + 2 + key.len()));
         let mut bytes = Vec::with_capacity(len);
-        bytes.extend(
-            [self.nonce, state, self.keys.len() as u64].map(u64::to_le_bytes).as_flattened(),
-        );
-        if self.state == IntentState::Joined {
-            bytes.extend(self.recovery.to_le_bytes());
+        bytes.extend_from_slice([intent.nonce, state, count].map(u64::to_le_bytes).as_flattened());
+        if intent.state == IntentState::Joined {
+            bytes.extend_from_slice(&intent.recovery.to_le_bytes());
         }
-        for key in &self.keys {
-            bytes.extend((key.len() as u16).to_le_bytes());
-            bytes.extend(key);
+        let keys_at = bytes.len();
+        for key in keys {
+            bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(key);
         }
-        bytes
+        EncodedIntent { bytes, keys_at }
+    }
+
+    /// Changes the state. A joined intent stays as it is.
+    pub(in crate::store) fn set_state(&mut self, state: IntentState) {
+        debug_assert!(self.keys_at == INTENT_HEAD && state != IntentState::Joined);
+        self.bytes[8] = state as u8;
+    }
+
+    pub(in crate::store) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The length of its keys together.
+    pub(in crate::store) fn keys_len(&self) -> usize {
+        self.bytes.len() - self.keys_at
+    }
+
+    /// Its keys, in their order.
+    pub(in crate::store) fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let mut rest = &self.bytes[self.keys_at..];
+        std::iter::from_fn(move || {
+            let (len, after) = rest.split_first_chunk()?;
+            let (key, after) = after.split_at(usize::from(u16::from_le_bytes(*len)));
+            rest = after;
+            Some(key)
+        })
+    }
+
+    /// Copies of its keys, in their order.
+    pub(in crate::store) fn keys_to_vec(&self) -> Vec<Vec<u8>> {
+        self.keys().map(<[u8]>::to_vec).collect()
+    }
+}
+
+impl Intent {
+    pub(in crate::store) fn encode(&self) -> Vec<u8> {
+        EncodedIntent::new(self, self.keys.iter().map(Vec::as_slice)).bytes
     }
 
     /// Decodes the record without its keys, from its first bytes.
@@ -246,6 +307,33 @@ fn halves(word: u64) -> (MemberId, u32) {
     (MemberId(word as u32), (word >> 32) as u32)
 }
 
+/// Encodes the head of a provisional version, with an old value of `old_len` bytes.
+#[inline(always)]
+pub(in crate::store) fn encode_provisional_head(
+    id: IntentId,
+    old: ObservedVersion,
+    old_owner: MemberId,
+    old_len: u64,
+    new: New<'_>,
+) -> [[u8; 8]; PROVISIONAL_HEAD / 8] {
+    let (new_len, new_owner) = match new {
+        New::Unchanged => (UNCHANGED, MemberId(0)),
+        New::Deleted => (NOTHING, MemberId(0)),
+        New::Value { bytes, owner } => (bytes.len() as u64, owner),
+    };
+    let words = [
+        pair(id.member, id.slot),
+        id.nonce,
+        old.version.counter,
+        pair(old.version.writer, old_owner.0),
+        if old.exists { old_len } else { NOTHING },
+        new_len,
+        u64::from(new_owner.0),
+        0,
+    ];
+    words.map(u64::to_le_bytes)
+}
+
 impl Provisional {
     /// The offsets of the old value and of the new value, relative to the start of the block's
     /// value. The new value begins at a multiple of 8.
@@ -261,24 +349,11 @@ impl Provisional {
         value: &[u8],
         new: New<'_>,
     ) -> Vec<u8> {
-        let (new_len, new_owner, new_bytes) = match new {
-            New::Unchanged => (UNCHANGED, MemberId(0), &[][..]),
-            New::Deleted => (NOTHING, MemberId(0), &[][..]),
-            New::Value { bytes, owner } => (bytes.len() as u64, owner, bytes),
-        };
-        let words = [
-            pair(id.member, id.slot),
-            id.nonce,
-            old.version.counter,
-            pair(old.version.writer, old_owner.0),
-            if old.exists { value.len() as u64 } else { NOTHING },
-            new_len,
-            u64::from(new_owner.0),
-            0,
-        ];
+        let new_bytes = if let New::Value { bytes, .. } = new { bytes } else { &[] };
         let len = PROVISIONAL_HEAD + value.len().next_multiple_of(8) + new_bytes.len();
         let mut bytes = Vec::with_capacity(len);
-        bytes.extend(words.map(u64::to_le_bytes).as_flattened());
+        let head = encode_provisional_head(id, old, old_owner, value.len() as u64, new);
+        bytes.extend(head.as_flattened());
         bytes.extend(value);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes.extend(new_bytes);

@@ -22,14 +22,29 @@ pub(in crate::store::tx) const LATER: Duration = Duration::from_millis(100);
 /// If the keys of an ended intent have more bytes than this, a short intent replaces it.
 const SHORT: usize = 1024;
 
-/// What *apply* did.
-pub(in crate::store) struct Applied {
-    /// For each key whether this call has put the new value in the place of the provisional
-    /// version. If not, another member has applied the key, or has rolled it back because the
-    /// intent was lost and its loss accepted; or the key itself was lost.
-    pub(in crate::store::tx) by_this_call: Vec<bool>,
-    /// Whether all keys were visited, or why not.
-    pub(in crate::store::tx) ended: StoreResult<()>,
+/// *apply* at all keys of a committed transaction. A replica without room holds up no other key. A
+/// replica that does not answer ends the step, since the call may wait for no other. Returns
+/// whether all keys were visited, or why not.
+pub(in crate::store::tx) fn apply<K>(
+    keys: impl IntoIterator<Item = K>,
+    mut apply: impl FnMut(K) -> StoreResult<()>,
+) -> StoreResult<()> {
+    let mut ended = Ok(());
+    if mutant("tx-drop-intent") {
+        return ended;
+    }
+    for key in keys {
+        if let Err(error) = apply(key) {
+            let is_full = matches!(error, StoreError::OutOfMemory { .. });
+            if ended.is_ok() || !is_full {
+                ended = Err(error);
+            }
+            if !is_full {
+                break;
+            }
+        }
+    }
+    ended
 }
 
 impl TxState {
@@ -47,42 +62,21 @@ impl TxState {
         is_joined: bool,
     ) {
         let ended = match is_committed {
-            Some(true) => self.apply(id, &keys).ended,
+            Some(true) => apply(&keys, |key| self.resolve(key, id, true).map(drop)),
             _ => self.conclude(id, &keys),
         };
-        self.end(slot, id, keys, ended, is_joined);
-    }
-
-    /// *apply* at all keys of a committed transaction. A replica without room holds up no other
-    /// key. A replica that does not answer ends the step, since the call may wait for no other.
-    pub(in crate::store) fn apply(&self, id: IntentId, keys: &[Vec<u8>]) -> Applied {
-        let mut applied = Applied { by_this_call: vec![false; keys.len()], ended: Ok(()) };
-        if mutant("tx-drop-intent") {
-            return applied;
-        }
-        for (key, by_this_call) in keys.iter().zip(&mut applied.by_this_call) {
-            match self.resolve(key, id, true) {
-                Ok(is_applied) => *by_this_call = is_applied,
-                Err(error) => {
-                    let is_full = matches!(error, StoreError::OutOfMemory { .. });
-                    if applied.ended.is_ok() || !is_full {
-                        applied.ended = Err(error);
-                    }
-                    if !is_full {
-                        break;
-                    }
-                }
-            }
-        }
-        applied
+        let keys_len = keys.iter().map(Vec::len).sum();
+        self.end(slot, id, keys_len, || keys, ended, is_joined);
     }
 
     /// *release*, if all keys were applied or rolled back. Otherwise the background tries again.
+    /// `keys_len` is the length of all keys together.
     pub(in crate::store) fn end(
         &self,
         mut slot: IntentSlot,
         id: IntentId,
-        keys: Vec<Vec<u8>>,
+        keys_len: usize,
+        keys: impl FnOnce() -> Vec<Vec<u8>>,
         ended: StoreResult<()>,
         is_joined: bool,
     ) {
@@ -94,11 +88,11 @@ impl TxState {
                 if is_joined && self.is_intent_lost(id.member, id.slot) =>
             {
                 self.transactions.joined.fetch_sub(1, Ordering::SeqCst);
-                return self.finish_later(slot, id, keys, false, false, LATER);
+                return self.finish_later(slot, id, keys(), false, false, LATER);
             }
-            Err(_) => return self.finish_later(slot, id, keys, is_joined, false, LATER),
+            Err(_) => return self.finish_later(slot, id, keys(), is_joined, false, LATER),
         }
-        if is_joined || keys.iter().map(Vec::len).sum::<usize>() > SHORT {
+        if is_joined || keys_len > SHORT {
             // An operation that still asks for this intent finds another nonce, as after the next
             // transaction.
             let _step = within(steps::Step::TxRelease);
@@ -110,9 +104,9 @@ impl TxState {
                 recovery: 0,
                 keys: Vec::new(),
             };
-            let written = self.write_intent(id, &mut slot.cached, None, &empty);
+            let written = self.write_intent(id, &mut slot.cached, None, &empty.encode());
             if is_joined && written.is_err() {
-                return self.finish_later(slot, id, keys, is_joined, false, LATER);
+                return self.finish_later(slot, id, keys(), is_joined, false, LATER);
             }
         }
         self.transactions.joined.fetch_sub(u64::from(is_joined), Ordering::SeqCst);

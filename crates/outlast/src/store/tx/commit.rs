@@ -8,21 +8,24 @@ use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::placement::hash_key;
+use crate::store::record::fast_change::{FastApply, FastLock};
 use crate::store::record::key::KeyRef;
+use crate::store::record::key_locations::ShortLocation;
 use crate::store::record::location::CachedLocation;
 use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::record::visibility::{Reader, blocked};
-use crate::store::record::write::{Change, VersionAttributes};
+use crate::store::record::write::{Change, CurrentVersion, VersionAttributes};
 use crate::store::segment::intent::{
-    Intent, IntentId, IntentState, New, ObservedVersion, Provisional, RecoveryDecision, intent_key,
+    EncodedIntent, Intent, IntentId, IntentState, New, ObservedVersion, Provisional,
+    RecoveryDecision, intent_key,
 };
 use crate::store::segment::layout::{Block, Kind, value_start};
 use crate::store::steps::{self, within};
-use crate::store::tx::cleanup::{Applied, LATER};
+use crate::store::tx::cleanup::{LATER, apply};
 use crate::store::tx::state::{Committing, TxState};
 use crate::store::tx::transaction::{
-    Active, BROKEN, COMMITTED, FAILED, LockedKeys, Transaction, Versions, Write,
+    Active, BROKEN, COMMITTED, FAILED, LockedKeys, Transaction, Write,
 };
 use crate::store::value::{Value, Version};
 use std::collections::BTreeSet;
@@ -55,6 +58,43 @@ pub(in crate::store) struct Observation {
     pub(in crate::store) value: Option<Value>,
 }
 
+/// A key that the transaction has locked and changes.
+pub(in crate::store) struct Lock {
+    /// The hash of the key.
+    hash: u64,
+    partition: usize,
+    /// The version that the key has once the transaction is committed.
+    version: Version,
+    /// The owner of the new value.
+    new_owner: MemberId,
+    /// Where the provisional version is, if *lock* has left that. Only on mapped memory.
+    location: Option<ShortLocation>,
+    /// Whether *apply* of the committer has put the new value in the place of the provisional
+    /// version. If not, another member has applied the key, or has rolled it back because the
+    /// intent was lost and its loss accepted; or the key itself was lost.
+    is_applied: bool,
+}
+
+impl Lock {
+    /// A key that is not locked yet.
+    const NOTHING: Lock = Lock {
+        hash: 0,
+        partition: 0,
+        version: Version { counter: 0, writer: MemberId(0) },
+        new_owner: MemberId(0),
+        location: None,
+        is_applied: false,
+    };
+}
+
+/// The locks of a transaction.
+pub(in crate::store) struct Locks {
+    /// The epoch from before the first lock.
+    since: Epoch,
+    /// A lock for each key that the transaction changes, in their order.
+    locks: Vec<Lock>,
+}
+
 impl Transaction {
     /// Commits the transaction. A transaction without changes only validates its reads. A
     /// transaction that changes a single key and read no other key is a conditional put. All other
@@ -68,9 +108,8 @@ impl Transaction {
         if is_single && self.active.is_none() {
             return self.commit_one();
         }
-        let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
-        self.announce(&keys)?;
-        let (versions, locked) = self.lock_writes(&keys)?;
+        self.announce_writes()?;
+        let mut locked = self.lock_writes()?;
         let inner = &self.state;
         let active = self.active.as_mut().expect("just announced");
         let committing = Committing::begin(inner, false)?;
@@ -79,123 +118,62 @@ impl Transaction {
         // loss accepted. If readers passed the intent until *commit*, no member could tell whether
         // that loss or the transaction came first.
         if self.reads.keys().any(|key| !self.writes.contains_key(key)) {
-            let intent = Intent {
-                nonce: active.id.nonce,
-                state: IntentState::Validating,
-                attempts: self.attempts,
-                epoch: active.epoch,
-                recovery: 0,
-                keys: active.keys.iter().cloned().collect(),
-            };
-            let id = active.id;
+            active.intent.set_state(IntentState::Validating);
             let _step = within(steps::Step::TxValidate);
+            let (cached, bytes) = (&mut active.slot.cached, active.intent.bytes());
             active.version = inner
-                .write_intent(id, &mut active.slot.cached, Some(active.version), &intent)
+                .write_intent(active.id, cached, Some(active.version), bytes)
                 .map_err(as_aborted)?;
-            let is_locked: BTreeSet<Vec<u8>> = active.keys.clone();
-            if !self.look_again(|key| !is_locked.contains(key))? && !mutant("tx-skip-look") {
+            let is_locked: Vec<&[u8]> =
+                self.active.iter().flat_map(|one| one.intent.keys()).collect();
+            let is_read = |key: &[u8]| is_locked.binary_search(&key).is_err();
+            if !self.look_again(is_read)? && !mutant("tx-skip-look") {
                 return Err(StoreError::Aborted);
             }
         }
         self.check_locks(&locked)?;
-        self.decide(committing, &locked)?;
-        self.versions = versions;
+        self.decide(committing, &mut locked)?;
+        let keys = std::mem::take(&mut self.writes).into_iter().zip(locked.locks);
+        let is_set = |((key, write), lock): ((Vec<u8>, Write), Lock)| match write {
+            Write::Put { .. } => Some((key, lock.version)),
+            Write::Delete => None,
+        };
+        self.versions = keys.filter_map(is_set).collect();
         Ok(())
     }
 
-    /// *intent*: writes the intent, with these keys in addition to the keys that it lists already.
+    /// *intent*, for the keys that the transaction changes.
+    fn announce_writes(&mut self) -> StoreResult<()> {
+        let Transaction { state, active, writes, attempts, recovery, .. } = self;
+        announce(state, active, *attempts, *recovery, writes.keys().map(Vec::as_slice))
+    }
+
+    /// *intent*, for these keys.
     fn announce(&mut self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<()> {
-        let inner = &self.state;
-        let _step = within(steps::Step::TxIntent);
-        let (slot, id, epoch, mut all, expected) = match self.active.take() {
-            Some(active) if keys.is_subset(&active.keys) => {
-                self.active = Some(active);
-                return Ok(());
-            }
-            Some(active) => {
-                (active.slot, active.id, active.epoch, active.keys, Some(active.version))
-            }
-            None => {
-                let slot = inner.take_slot()?;
-                let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
-                let id = IntentId { member: inner.me(), slot: slot.number, nonce };
-                inner
-                    .transactions
-                    .joined
-                    .fetch_add(u64::from(self.recovery.is_some()), Ordering::SeqCst);
-                (slot, id, inner.job.epoch(), BTreeSet::new(), None)
-            }
-        };
-        let former: Vec<Vec<u8>> = all.iter().cloned().collect();
-        all.extend(keys.iter().cloned());
-        let mut slot = slot;
-        let intent = self.intent(id, epoch, &all, IntentState::Pending);
-        let intent = match self.recovery {
-            None => intent,
-            Some(recovery) => Intent { state: IntentState::Joined, recovery, ..intent },
-        };
-        match inner.write_intent(id, &mut slot.cached, expected, &intent) {
-            Ok(version) => {
-                self.active = Some(Active { slot, id, epoch, version, keys: all });
-                Ok(())
-            }
-            Err(error) => {
-                // Only the keys that the intent listed before can have a provisional version.
-                let is_joined = self.recovery.is_some();
-                match error {
-                    StoreError::Timeout { .. } => {
-                        inner.finish_later(slot, id, former, is_joined, false, LATER)
-                    }
-                    _ => inner.finish(slot, id, former, None, is_joined),
-                }
-                Err(as_aborted(error))
-            }
-        }
+        let Transaction { state, active, attempts, recovery, .. } = self;
+        announce(state, active, *attempts, *recovery, keys.iter().map(Vec::as_slice))
     }
-
-    /// The intent of this transaction, with these keys, in this state.
-    fn intent(
-        &self,
-        id: IntentId,
-        epoch: Epoch,
-        keys: &BTreeSet<Vec<u8>>,
-        state: IntentState,
-    ) -> Intent {
-        let keys = keys.iter().cloned().collect();
-        Intent { nonce: id.nonce, state, attempts: self.attempts, epoch, recovery: 0, keys }
-    }
-
-    /// *lock*, for all keys that the transaction changes. Returns the keys with their new versions,
-    /// first without and then with the deleted keys.
-    fn lock_writes(&self, keys: &BTreeSet<Vec<u8>>) -> StoreResult<(Versions, LockedKeys)> {
+    /// *lock*, for all keys that the transaction changes.
+    fn lock_writes(&self) -> StoreResult<Locks> {
         let inner = &self.state;
         let since = inner.job.epoch();
-        let active = self.active.as_ref().expect("announced");
-        let (mut versions, mut locked) = (Vec::new(), Vec::new());
-        for key in in_order(keys) {
-            let seen = self.reads.get(key).map(|seen| seen.observed);
-            let mine = inner.me();
-            let (bytes, is_deleted, is_mine) = match &self.writes[key] {
-                Write::Put { value, is_mine } => (value.as_slice(), false, *is_mine),
-                Write::Delete => (&[][..], true, false),
-            };
-            let new = |owner: Option<MemberId>| match is_deleted {
-                true => New::Deleted,
-                false => {
-                    New::Value { bytes: &[], owner: owner.filter(|_| !is_mine).unwrap_or(mine) }
-                }
-            };
-            match inner.lock_key(self.attempt(), key, active.id, seen, new, bytes)? {
-                Some(version) => {
-                    locked.push((key.clone(), version));
-                    if !is_deleted {
-                        versions.push((key.clone(), version));
-                    }
-                }
-                None => return Err(StoreError::Aborted),
+        let id = self.active.as_ref().expect("announced").id;
+        let mut locks: Vec<Lock> = Vec::new();
+        locks.resize_with(self.writes.len(), || Lock::NOTHING);
+        let mut keys = Vec::with_capacity(self.writes.len());
+        for (index, (key, write)) in self.writes.iter().enumerate() {
+            keys.push((inner.key_ref(key)?, write, index));
+        }
+        // All transactions lock in the order of the hashes.
+        keys.sort_unstable_by_key(|(key, _, index)| (key.hash, *index));
+        let (by, mut scratch) = (self.attempt(), Vec::new());
+        for (key, write, index) in &keys {
+            let seen = self.reads.get(key.key).map(|seen| seen.observed);
+            if !inner.lock_write(by, key, id, seen, write, &mut scratch, &mut locks[*index])? {
+                return Err(StoreError::Aborted);
             }
         }
-        Ok((versions, LockedKeys { since, keys: locked }))
+        Ok(Locks { since, locks })
     }
 
     /// *intent* and *lock* before the closure runs, for keys of which it is not known yet what the
@@ -207,11 +185,15 @@ impl Transaction {
         self.announce(&keys)?;
         let since = self.state.job.epoch();
         let active = self.active.as_ref().expect("just announced");
+        let mut keys: Vec<&[u8]> = active.intent.keys().collect();
+        // As in `lock_writes`.
+        keys.sort_by_key(|key| hash_key(key));
         let mut held = Vec::new();
-        for key in in_order(&active.keys) {
+        for key in keys {
             let lock = |_: Option<MemberId>| New::Unchanged;
-            let locked = self.state.lock_key(self.attempt(), key, active.id, None, lock, &[])?;
-            held.extend(locked.map(|version| (key.clone(), version)));
+            let key = self.state.key_ref(key)?;
+            let locked = self.state.lock_key(self.attempt(), &key, active.id, None, lock)?;
+            held.extend(locked.map(|lock| (key.key.to_vec(), lock.version)));
         }
         self.held = Some(LockedKeys { since, keys: held });
         Ok(())
@@ -243,47 +225,60 @@ impl Transaction {
     /// Returns an error if a key that the transaction has locked was lost since: a key that it
     /// changes, or a key that was locked before the closure ran and that the closure only read. No
     /// change has taken effect yet.
-    fn check_locks(&self, locked: &LockedKeys) -> StoreResult<()> {
+    fn check_locks(&self, locked: &Locks) -> StoreResult<()> {
         let (inner, epoch) = (&self.state, self.state.job.epoch());
         let held = self.held.iter().filter(|held| held.since != epoch);
         let read = held
             .flat_map(|held| &held.keys)
-            .filter(|(key, _)| self.reads.contains_key(key) && !self.writes.contains_key(key));
+            .filter(|(key, _)| self.reads.contains_key(key) && !self.writes.contains_key(key))
+            .map(|(key, version)| (key, *version));
         let changed = Some(locked).into_iter().filter(|locked| locked.since != epoch);
-        read.chain(changed.flat_map(|locked| &locked.keys))
-            .try_for_each(|(key, version)| inner.check_incarnation(key, *version))
+        let changed = changed
+            .flat_map(|locked| self.writes.keys().zip(&locked.locks))
+            .map(|(key, lock)| (key, lock.version));
+        read.chain(changed).try_for_each(|(key, version)| inner.check_incarnation(key, version))
     }
 
     /// *commit*, *apply* and *release*.
-    fn decide(&mut self, committing: Committing, locked: &LockedKeys) -> StoreResult<()> {
-        let Active { mut slot, id, epoch, version, keys } = self.active.take().expect("announced");
+    fn decide(&mut self, committing: Committing, locked: &mut Locks) -> StoreResult<()> {
+        let Active { mut slot, id, version, mut intent, .. } =
+            self.active.take().expect("announced");
         let inner = &self.state;
-        let intent = self.intent(id, epoch, &keys, IntentState::Committed);
-        let keys: Vec<Vec<u8>> = intent.keys.clone();
         if mutant("tx-apply-early") {
-            let _ = keys.iter().try_for_each(|key| inner.resolve(key, id, true).map(drop));
+            let _ = intent.keys().try_for_each(|key| inner.resolve(key, id, true).map(drop));
         }
         let step = within(steps::Step::TxCommit);
-        let decided = inner.write_intent(id, &mut slot.cached, Some(version), &intent);
+        intent.set_state(IntentState::Committed);
+        let decided = inner.write_intent(id, &mut slot.cached, Some(version), intent.bytes());
         drop(step);
         match decided {
             Ok(version) => {
                 drop(committing);
-                let applied = inner.apply(id, &keys);
-                let outcome = inner.check_outcome(id, version, None, locked, &keys, &applied);
-                inner.end(slot, id, keys, applied.ended, false);
+                // The intent may list further keys: those that were locked before the closure ran.
+                let mut writes = self.writes.iter().zip(&mut locked.locks).peekable();
+                let ended = apply(intent.keys(), |key| {
+                    match writes.next_if(|((changed, _), _)| *changed == key) {
+                        Some(((_, write), lock)) => inner.apply_write(key, id, write, lock),
+                        None => inner.resolve(key, id, true).map(drop),
+                    }
+                });
+                let locks = self.writes.keys().zip(&locked.locks);
+                let locks =
+                    locks.map(|(key, lock)| (key.as_slice(), lock.version, lock.is_applied));
+                let outcome = inner.check_outcome(id, version, None, locked.since, locks, &ended);
+                inner.end(slot, id, intent.keys_len(), || intent.keys_to_vec(), ended, false);
                 outcome
             }
             // The outcome is unknown: the write of the intent may still take effect. The background
             // finds it out.
             Err(error @ StoreError::Timeout { .. }) => {
                 committing.goes_on();
-                inner.finish_later(slot, id, keys, false, true, LATER);
+                inner.finish_later(slot, id, intent.keys_to_vec(), false, true, LATER);
                 Err(error)
             }
             Err(error) => {
                 drop(committing);
-                inner.finish(slot, id, keys, None, false);
+                inner.finish(slot, id, intent.keys_to_vec(), None, false);
                 Err(as_aborted(error))
             }
         }
@@ -293,7 +288,7 @@ impl Transaction {
     fn commit_one(&mut self) -> StoreResult<()> {
         let (key, write) = self.writes.iter().next().expect("one write");
         let seen = self.reads.get(key).map(|seen| seen.observed);
-        let written = self.state.write(key, false, |current, _| {
+        let change = |current: Option<&CurrentVersion>, _: &mut Vec<u8>| {
             let found = current.map(|current| current.version);
             let is_right = match seen {
                 None => true,
@@ -309,7 +304,17 @@ impl Transaction {
                 Write::Delete if current.is_none() => Change::Nothing,
                 Write::Delete => Change::Delete,
             })
-        });
+        };
+        let written = match (write, seen) {
+            (Write::Put { value, is_mine: false }, None) => {
+                self.state.put_or_change_by_key(key, value, None, change)
+            }
+            (
+                Write::Put { value, is_mine: false },
+                Some(ObservedVersion { exists: true, version }),
+            ) => self.state.put_or_change_by_key(key, value, Some(version), change),
+            _ => self.state.write(key, false, change),
+        };
         let written = written.map_err(as_aborted)?;
         if let (Write::Put { .. }, Some(version)) = (write, written) {
             self.versions.push((key.clone(), version));
@@ -320,9 +325,9 @@ impl Transaction {
     /// Gives up the locks and the intent of a transaction that was not decided. If a member has not
     /// answered in time, the background does it, so that the call ends.
     pub(in crate::store) fn release(&mut self) {
-        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+        if let Some(Active { slot, id, intent, .. }) = self.active.take() {
             let _call = self.state.begin_call();
-            let (inner, keys) = (&self.state, keys.into_iter().collect());
+            let (inner, keys) = (&self.state, intent.keys_to_vec());
             let is_joined = self.recovery.is_some();
             match self.is_late {
                 true => inner.finish_later(slot, id, keys, is_joined, false, LATER),
@@ -335,13 +340,18 @@ impl Transaction {
     /// then reads the keys again that the procedure only read.
     pub(in crate::store) fn prepare(&mut self) -> StoreResult<()> {
         self.check_open()?;
-        let keys: BTreeSet<Vec<u8>> = self.writes.keys().cloned().collect();
-        if !keys.is_empty() {
-            self.announce(&keys)?;
-            let (versions, locked) = self.lock_writes(&keys)?;
-            (self.versions, self.prepared) = (versions, Some(locked));
+        if !self.writes.is_empty() {
+            self.announce_writes()?;
+            let Locks { since, locks } = self.lock_writes()?;
+            let versions = || locks.iter().map(|lock| lock.version);
+            let is_set = |write: &Write| matches!(write, Write::Put { .. });
+            let set = self.writes.iter().zip(versions()).filter(|((_, write), _)| is_set(write));
+            self.versions = set.map(|((key, _), version)| (key.clone(), version)).collect();
+            let keys = self.writes.keys().cloned().zip(versions()).collect();
+            self.prepared = Some(LockedKeys { since, keys });
         }
-        if self.look_again(|key| !keys.contains(key))? { Ok(()) } else { Err(StoreError::Aborted) }
+        let is_read = |key: &[u8]| !self.writes.contains_key(key);
+        if self.look_again(is_read)? { Ok(()) } else { Err(StoreError::Aborted) }
     }
 
     /// Ends the transaction of a coordinated recovery as the recovery decision says: `committed` is
@@ -350,18 +360,27 @@ impl Transaction {
     pub(in crate::store) fn end_prepared(&mut self, committed: Option<&View>) -> StoreResult<()> {
         let is_committed = committed.is_some();
         self.over = Some(if is_committed { COMMITTED } else { FAILED });
-        let Some(Active { slot, id, version, keys, .. }) = self.active.take() else {
+        let Some(Active { slot, id, version, intent, .. }) = self.active.take() else {
             return Ok(());
         };
-        let (inner, keys) = (&self.state, keys.into_iter().collect());
+        let (inner, keys) = (&self.state, intent.keys_to_vec());
         let (Some(locked), Some(view)) = (self.prepared.take(), committed) else {
             inner.finish(slot, id, keys, Some(is_committed), true);
             return Ok(());
         };
-        let applied = inner.apply(id, &keys);
+        let mut by_this_call = BTreeSet::new();
+        let ended = apply(&keys, |key| {
+            inner.resolve(key, id, true).map(|is_applied| {
+                is_applied.then(|| by_this_call.insert(key));
+            })
+        });
         let recovery = self.recovery.map(|attempt| Decided { attempt, view });
-        let outcome = inner.check_outcome(id, version, recovery, &locked, &keys, &applied);
-        inner.end(slot, id, keys, applied.ended, true);
+        let locks = locked
+            .keys
+            .iter()
+            .map(|(key, version)| (key.as_slice(), *version, by_this_call.contains(key)));
+        let outcome = inner.check_outcome(id, version, recovery, locked.since, locks, &ended);
+        inner.end(slot, id, intent.keys_len(), || keys, ended, true);
         outcome
     }
 
@@ -369,18 +388,74 @@ impl Transaction {
     /// recovery decision is not known.
     pub(in crate::store) fn abandon(&mut self) {
         self.over = Some(BROKEN);
-        if let Some(Active { slot, id, keys, .. }) = self.active.take() {
+        if let Some(Active { slot, id, intent, .. }) = self.active.take() {
             let inner = &self.state;
-            inner.finish_later(slot, id, keys.into_iter().collect(), true, false, Duration::ZERO);
+            inner.finish_later(slot, id, intent.keys_to_vec(), true, false, Duration::ZERO);
         }
     }
 }
 
-/// The keys in the order of their hashes, in which all transactions lock them.
-fn in_order(keys: &BTreeSet<Vec<u8>>) -> Vec<&Vec<u8>> {
-    let mut keys: Vec<&Vec<u8>> = keys.iter().collect();
-    keys.sort_by_key(|key| hash_key(key));
-    keys
+/// *intent*: writes the intent of a transaction, with these keys, which come in their order, in
+/// addition to the keys that it lists already.
+fn announce<'k>(
+    inner: &TxState,
+    active: &mut Option<Active>,
+    attempts: u32,
+    recovery: Option<u64>,
+    keys: impl Iterator<Item = &'k [u8]> + Clone,
+) -> StoreResult<()> {
+    let _step = within(steps::Step::TxIntent);
+    let is_joined = recovery.is_some();
+    let (mut slot, id, epoch, former) = match active.take() {
+        Some(known) => {
+            let listed: BTreeSet<&[u8]> = known.intent.keys().collect();
+            if keys.clone().all(|key| listed.contains(key)) {
+                *active = Some(known);
+                return Ok(());
+            }
+            (known.slot, known.id, known.epoch, Some((known.intent, known.version)))
+        }
+        None => {
+            let slot = inner.take_slot()?;
+            let nonce = inner.transactions.nonce.fetch_add(1, Ordering::Relaxed) + 1;
+            let id = IntentId { member: inner.me(), slot: slot.number, nonce };
+            inner.transactions.joined.fetch_add(u64::from(is_joined), Ordering::SeqCst);
+            (slot, id, inner.job.epoch(), None)
+        }
+    };
+    let head = Intent {
+        nonce: id.nonce,
+        state: if is_joined { IntentState::Joined } else { IntentState::Pending },
+        attempts,
+        epoch,
+        recovery: recovery.unwrap_or(0),
+        keys: Vec::new(),
+    };
+    let (intent, expected) = match &former {
+        None => (EncodedIntent::new(&head, keys), None),
+        Some((former, version)) => {
+            let mut all: BTreeSet<&[u8]> = former.keys().collect();
+            keys.for_each(|key| _ = all.insert(key));
+            (EncodedIntent::new(&head, all.iter().copied()), Some(*version))
+        }
+    };
+    match inner.write_intent(id, &mut slot.cached, expected, intent.bytes()) {
+        Ok(version) => {
+            *active = Some(Active { slot, id, epoch, version, intent });
+            Ok(())
+        }
+        Err(error) => {
+            // Only the keys that the intent listed before can have a provisional version.
+            let former = former.map_or(Vec::new(), |(former, _)| former.keys_to_vec());
+            match error {
+                StoreError::Timeout { .. } => {
+                    inner.finish_later(slot, id, former, is_joined, false, LATER)
+                }
+                _ => inner.finish(slot, id, former, None, is_joined),
+            }
+            Err(as_aborted(error))
+        }
+    }
 }
 
 /// Turns a conflict into `Aborted`: another member has changed the intent, or the key of a
@@ -402,6 +477,15 @@ impl TxState {
         wants_value: bool,
     ) -> StoreResult<Observation> {
         let key = self.key_ref(key)?;
+        if by.recovery.is_none()
+            && let Some((block, bytes)) = self.read_whole_mapped(&key, wants_value)
+        {
+            let (version, owner) = (block.version(), block.owner);
+            return Ok(Observation {
+                observed: ObservedVersion { exists: true, version },
+                value: Some(Value { bytes, version, owner }),
+            });
+        }
         self.run_as(by.attempts, |op| {
             if by.recovery.is_none() {
                 self.check_gate(op.epoch)?;
@@ -410,38 +494,75 @@ impl TxState {
         })
     }
 
-    /// *lock* for a single key; see [`TxState::lock_key_in`].
-    fn lock_key(
+    /// *lock* for a key that the transaction changes: on the mapped fast path if this member has
+    /// cached where the key is, it exists, and it is as the transaction has read it. Returns
+    /// `false` if the key has changed since it was read.
+    #[allow(clippy::too_many_arguments, reason = "a step of the commit, called once")]
+    fn lock_write(
         &self,
         by: Attempt,
-        key: &[u8],
+        key: &KeyRef<'_>,
         id: IntentId,
         seen: Option<ObservedVersion>,
-        new: impl Fn(Option<MemberId>) -> New<'static>,
-        new_bytes: &[u8],
-    ) -> StoreResult<Option<Version>> {
+        write: &Write,
+        scratch: &mut Vec<u8>,
+        lock: &mut Lock,
+    ) -> StoreResult<bool> {
         let _step = within(steps::Step::TxLock);
-        let key = self.key_ref(key)?;
-        self.run_on_key(by.attempts, &key, |op| {
-            self.lock_key_in(op, &key, by.recovery, id, seen, &new, new_bytes)
+        let me = self.me();
+        if let Write::Put { value, is_mine } = write
+            && self.job.is_mapped()
+            && by.recovery.is_none()
+        {
+            let mut owner = is_mine.then_some(me);
+            let fast = FastLock { id, seen, value, new_owner: &mut owner, scratch };
+            if let Some(version) = self.lock_mapped(key, fast, &mut lock.location)? {
+                (lock.hash, lock.partition) = (key.hash, key.partition);
+                lock.version = Version { counter: version.counter + 1, ..version };
+                lock.new_owner = owner.unwrap_or(me);
+                return Ok(true);
+            }
+        }
+        let locked = self.lock_key(by, key, id, seen, |owner| match write {
+            Write::Delete => New::Deleted,
+            Write::Put { value, is_mine } => {
+                New::Value { bytes: value, owner: owner.filter(|_| !is_mine).unwrap_or(me) }
+            }
+        })?;
+        let is_locked = locked.is_some();
+        locked.into_iter().for_each(|locked| *lock = locked);
+        Ok(is_locked)
+    }
+
+    /// *lock* for a single key on the slow path; see [`TxState::lock_key_in`].
+    #[inline(never)]
+    fn lock_key<'v>(
+        &self,
+        by: Attempt,
+        key: &KeyRef<'_>,
+        id: IntentId,
+        seen: Option<ObservedVersion>,
+        new: impl Fn(Option<MemberId>) -> New<'v>,
+    ) -> StoreResult<Option<Lock>> {
+        let _step = within(steps::Step::TxLock);
+        self.run_on_key(by.attempts, key, |op| {
+            self.lock_key_in(op, key, by.recovery, id, seen, &new)
         })
     }
 
     /// *lock* for a single key: puts a provisional version in the place of the version that the
-    /// transaction read, or of any version if it did not read the key. Returns the version that the
-    /// key has once the transaction is committed, or `None` if the key has changed since it was
-    /// read.
-    #[allow(clippy::too_many_arguments, reason = "a step of the commit, called once")]
-    fn lock_key_in(
+    /// transaction read, or of any version if it did not read the key. Returns `None` if the key
+    /// has changed since it was read. `new` decides on the new value by the owner of the key, which
+    /// is `None` if the key does not exist.
+    fn lock_key_in<'v>(
         &self,
         op: &mut RecordOp<'_>,
         key: &KeyRef<'_>,
         recovery: Option<u64>,
         id: IntentId,
         seen: Option<ObservedVersion>,
-        new: impl Fn(Option<MemberId>) -> New<'static>,
-        new_bytes: &[u8],
-    ) -> OpResult<Option<Version>> {
+        new: impl Fn(Option<MemberId>) -> New<'v>,
+    ) -> OpResult<Option<Lock>> {
         if recovery.is_none() {
             self.check_gate(op.epoch)?;
         }
@@ -487,10 +608,7 @@ impl TxState {
         if seen.is_some_and(|seen| seen != old) && !mutant("tx-lost-update") {
             return Ok(None);
         }
-        let new = match new(old.exists.then_some(old_owner)) {
-            New::Value { owner, .. } => New::Value { bytes: new_bytes, owner },
-            other => other,
-        };
+        let new = new(old.exists.then_some(old_owner));
         let bytes = Provisional::encode(id, old, old_owner, &value, new);
         let attributes = VersionAttributes {
             kind: Kind::Provisional,
@@ -501,7 +619,36 @@ impl TxState {
         };
         let written = op.replace(config, key, before, &bytes, attributes)?;
         cached.iter().for_each(|cached| self.key_locations.note(key, cached));
-        Ok(written.map(|version| Version { counter: version.counter + 1, ..version }))
+        Ok(written.map(|version| Lock {
+            hash: key.hash,
+            partition: key.partition,
+            version: Version { counter: version.counter + 1, ..version },
+            new_owner: if let New::Value { owner, .. } = new { owner } else { old_owner },
+            location: cached.as_ref().and_then(ShortLocation::new),
+            is_applied: false,
+        }))
+    }
+
+    /// *apply* for a key that the transaction has locked: on the mapped fast path, if the key still
+    /// has the provisional version that *lock* has written. The new value is private to the
+    /// transaction, so it is not read again.
+    fn apply_write(
+        &self,
+        key: &[u8],
+        id: IntentId,
+        write: &Write,
+        lock: &mut Lock,
+    ) -> StoreResult<()> {
+        if let (Write::Put { value, .. }, Some(location)) = (write, &mut lock.location) {
+            let _step = within(steps::Step::TxApply);
+            let apply = FastApply { value, owner: lock.new_owner };
+            let key = KeyRef { key, hash: lock.hash, partition: lock.partition };
+            lock.is_applied = self.apply_mapped(&key, location, apply)?;
+        }
+        if !lock.is_applied {
+            lock.is_applied = self.resolve(key, id, true)?;
+        }
+        Ok(())
     }
 
     /// Reads a key inside an operation: its observed version, and its value if that is wanted.
@@ -605,12 +752,11 @@ impl TxState {
         id: IntentId,
         cached: &mut CachedLocation,
         expected: Option<Version>,
-        intent: &Intent,
+        bytes: &[u8],
     ) -> StoreResult<Version> {
         let key = intent_key(id.member, id.slot);
         let key = self.key_ref(&key)?;
-        let bytes = intent.encode();
-        if let Some(version) = self.write_own_mapped(&key, cached, &bytes, expected)? {
+        if let Some(version) = self.write_own_mapped(&key, cached, bytes, expected)? {
             return Ok(version);
         }
         let written = self.write_cached(&key, cached, false, |current, _| {
@@ -618,7 +764,7 @@ impl TxState {
             if expected.is_some() && expected != found {
                 return Err(StoreError::Conflict { found });
             }
-            Ok(Change::Put(&bytes))
+            Ok(Change::Put(bytes))
         })?;
         Ok(written.expect("a put changes the key"))
     }
@@ -635,32 +781,34 @@ impl TxState {
     /// A key at which this call has replaced the provisional version itself was not lost before the
     /// decision, so no answer about it is needed. No key needs a check if the view is unchanged and
     /// each primary has answered since the decision: a primary with a newer view refuses to answer.
-    pub(in crate::store::tx) fn check_outcome(
+    ///
+    /// `locked` has the keys that the transaction changes, each with its version and whether this
+    /// call has applied it. They were locked since the epoch `since`. `ended` is the result of
+    /// *apply*.
+    pub(in crate::store::tx) fn check_outcome<'k>(
         &self,
         id: IntentId,
         intent_version: Version,
         recovery: Option<Decided<'_>>,
-        locked: &LockedKeys,
-        keys: &[Vec<u8>],
-        applied: &Applied,
+        since: Epoch,
+        locked: impl Iterator<Item = (&'k [u8], Version, bool)>,
+        ended: &StoreResult<()>,
     ) -> StoreResult<()> {
-        let is_own =
-            |key: &Vec<u8>| keys.binary_search(key).is_ok_and(|index| applied.by_this_call[index]);
-        let is_changed = self.job.epoch() != locked.since;
-        if applied.ended.is_ok() && !is_changed || mutant("tx-skip-outcome") {
+        let is_changed = self.job.epoch() != since;
+        if ended.is_ok() && !is_changed || mutant("tx-skip-outcome") {
             return Ok(());
         }
         // A replica that has not answered in time is not asked again.
-        let late = applied.ended.as_ref().err();
+        let late = ended.as_ref().err();
         let mut is_there = true;
-        for (key, version) in &locked.keys {
-            match (self.check_version(key, *version, late), is_own(key)) {
+        for (key, version, is_own) in locked {
+            match (self.check_version(key, version, late), is_own) {
                 (Err(error @ StoreError::DataLost { .. }), _) => return Err(error),
                 (_, true) => {}
                 (found, false) => is_there &= self.unless_unanswered(recovery, key, found)?,
             }
         }
-        if let (Err(error @ StoreError::Timeout { .. }), None) = (&applied.ended, recovery) {
+        if let (Err(error @ StoreError::Timeout { .. }), None) = (ended, recovery) {
             // A key may be published and not installed at the replica that is late. No member could
             // read it before that replica goes on, so the change is not acknowledged.
             return Err(error.clone());
@@ -810,11 +958,11 @@ mod tests {
                     let keys: BTreeSet<Vec<u8>> = [&first, &lost].into_iter().cloned().collect();
                     keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
                     tx.announce(&keys).expect("announced");
-                    let (_, locked) = tx.lock_writes(&keys).expect("locked");
+                    let mut locked = tx.lock_writes().expect("locked");
                     stage.set(1);
                     nap(&job, "the acceptance", || stage.get() == 2);
                     let committing = Committing::begin(&tx.state, false).expect("begun");
-                    let committed = tx.decide(committing, &locked);
+                    let committed = tx.decide(committing, &mut locked);
                     let is_known = !job.view().is_living(victim);
                     assert!(committed.is_err(), "seed {seed}, known: {is_known}");
                     ignorant.set(ignorant.get() + u32::from(!is_known));

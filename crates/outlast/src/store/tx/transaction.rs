@@ -5,12 +5,12 @@ use crate::store::error::{StoreError, StoreResult};
 use crate::store::key_rules::check_key;
 use crate::store::placement::mix;
 use crate::store::record::visibility::Reader;
-use crate::store::segment::intent::IntentId;
+use crate::store::segment::intent::{EncodedIntent, IntentId};
 use crate::store::segment::layout::{class_of, value_start};
 use crate::store::tx::commit::{Attempt, Observation};
 use crate::store::tx::state::{IntentSlot, TxState};
 use crate::store::value::{Expect, Value, Version};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -53,8 +53,8 @@ pub(in crate::store) struct Active {
     pub(in crate::store) epoch: Epoch,
     /// The version of the intent record.
     pub(in crate::store) version: Version,
-    /// The keys that the intent lists.
-    pub(in crate::store) keys: BTreeSet<Vec<u8>>,
+    /// The intent, with the keys that it lists.
+    pub(in crate::store) intent: EncodedIntent,
 }
 
 /// A transaction: reads and changes of any keys, which take effect together at
