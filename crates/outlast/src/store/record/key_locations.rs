@@ -86,6 +86,12 @@ impl ShortLocation {
         })
     }
 
+    /// Whether it names a provisional version.
+    #[cfg(test)]
+    pub(in crate::store) fn names_lock(&self) -> bool {
+        self.version.is_provisional()
+    }
+
     /// The parts that the mapped fast path uses.
     #[inline(always)]
     pub(in crate::store::record) fn fast(&mut self, source: LocationSource) -> FastLocation<'_> {

@@ -989,6 +989,55 @@ mod tests {
         assert!(ignorant.get() > 5, "{}", ignorant.get());
     }
 
+    /// On mapped memory *apply* takes the fast path at the location that *lock* has left. A key
+    /// that another call has applied and written meanwhile stays as it is.
+    #[test]
+    fn a_late_apply_leaves_a_later_value_alone() {
+        let report = sim::run(&SimOptions::new(3, 1).link(Link::Memory), |job: Job| {
+            let options = Options::new().replicas(3).partitions(16).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            if job.me() == MemberId(0) {
+                let keys = [b"one", b"two"];
+                for _ in 0..2 {
+                    keys.iter().for_each(|key| _ = store.put(key, b"before").expect("put"));
+                }
+                let mut tx = store.begin();
+                keys.iter().for_each(|key| tx.put(key, b"new").expect("put"));
+                tx.announce_writes().expect("announced");
+                let mut locked = tx.lock_writes().expect("locked");
+                let Active { mut slot, id, version, mut intent, .. } =
+                    tx.active.take().expect("announced");
+                intent.set_state(IntentState::Committed);
+                tx.state
+                    .write_intent(id, &mut slot.cached, Some(version), intent.bytes())
+                    .expect("committed");
+                assert_eq!(tx.state.resolve(b"one", id, true), Ok(true));
+                let later = store.put(b"one", b"later").expect("put");
+                let [one, two] = &mut locked.locks[..] else { panic!("two keys") };
+                let names_lock = |lock: &Lock| lock.location.is_some_and(|at| at.names_lock());
+                assert!(names_lock(one) && names_lock(two), "*lock* has left the locations");
+                let mut writes = tx.writes.values();
+                for (key, lock) in [(b"one", &mut *one), (b"two", &mut *two)] {
+                    let write = writes.next().expect("two keys");
+                    tx.state.apply_write(key, id, write, lock).expect("applied");
+                }
+                // On the fast path *apply* leaves the location of the new version.
+                assert_eq!((one.is_applied, two.is_applied), (false, true));
+                assert!(names_lock(one) && !names_lock(two));
+                let get = |key| store.get(key).expect("get").expect("there");
+                assert_eq!((get(b"one").bytes(), get(b"one").version()), (&b"later"[..], later));
+                assert_eq!(
+                    (get(b"two").bytes(), get(b"two").version()),
+                    (&b"new"[..], two.version)
+                );
+                tx.state.end(slot, id, intent.keys_len(), || intent.keys_to_vec(), Ok(()), false);
+            }
+            store.close().expect("closed");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+
     /// *lock* makes the record of a new key, and times out while it waits for a block of a stopped
     /// replica. When the replica goes on the record is removed.
     #[test]
