@@ -327,7 +327,6 @@ pub(crate) fn timeout(member: MemberId, limit: Duration) -> Error {
 
 /// An error if the background must not send a request to `member`, which is late. The limit of the
 /// error is zero: no request was sent.
-#[cfg(any(feature = "mpi", feature = "sim"))]
 pub(crate) fn check_late(member: MemberId) -> Result<(), Error> {
     let current = CURRENT.get();
     match current.doing == Doing::Background && current.is_late(member) {
