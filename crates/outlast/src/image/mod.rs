@@ -80,7 +80,7 @@ pub use regions::{Owner, Regions, Restored};
 use crate::engine::{Activity, Done, MemberId, Pending, Time};
 use crate::job::Job;
 use crate::rma::{Agreement, Communicator};
-use crate::store::{Mode, Store};
+use crate::store::{Mode, OF_MEMORY, Store};
 use crate::sync::lock;
 use arena::{Arena, LateSwap};
 use heal::{Healed, LateRebuild};
@@ -167,7 +167,7 @@ impl Images {
             Some(fault) => Err(fault.clone()),
         };
         let prefix =
-            [b"\x01image/", name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
+            [OF_MEMORY, name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
         // What each member lends, or why it does not: read by all after all have written it.
         let arena_key =
             |member: MemberId| [&prefix[..], format!("a/{}", member.0).as_bytes()].concat();
