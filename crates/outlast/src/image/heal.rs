@@ -40,6 +40,9 @@ const AUDIT: Duration = Duration::from_secs(1);
 /// How many stripes are rebuilt at once.
 pub(super) const CHUNK: usize = 16;
 
+/// A descriptor, with the key and the version of its record.
+type Described = (Vec<u8>, Version, Descriptor);
+
 impl Inner {
     /// The activity that heals, until the images are closed or the member ends.
     pub(super) fn run_healing(&self) {
@@ -96,14 +99,14 @@ impl Inner {
     }
 
     /// All descriptors, with the keys and versions of their records.
-    pub(super) fn descriptors(&self) -> ImageResult<Vec<(Vec<u8>, Version, Descriptor)>> {
+    pub(super) fn descriptors(&self) -> ImageResult<Vec<Described>> {
         let (descriptors, result) = self.reachable_descriptors();
         result.map(|()| descriptors)
     }
 
     /// The descriptors that can be read now; and an error if there may be others, because the
     /// primary of a partition does not answer or because a partition is lost.
-    fn reachable_descriptors(&self) -> (Vec<(Vec<u8>, Version, Descriptor)>, ImageResult<()>) {
+    fn reachable_descriptors(&self) -> (Vec<Described>, ImageResult<()>) {
         let (keys, mut result) = self.reachable_keys(b"d/");
         let mut descriptors = Vec::new();
         for key in keys {
