@@ -12,6 +12,7 @@ use super::save::{Entry, Read, Saved};
 use super::stripe::hash_key;
 use super::{Image, ImageError, ImageResult, Images, Inner};
 use crate::rma::Communicator;
+use crate::store::StoreError;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -139,11 +140,18 @@ impl Images {
         }
     }
 
-    /// The generations of an image that have a descriptor.
+    /// The generations of an image that have a descriptor. Those in a lost partition are lost, and
+    /// left out.
     pub(crate) fn generations(&self, name: &str) -> ImageResult<Vec<u64>> {
-        let prefix = [&self.inner.prefix[..], format!("d/r/{name}/").as_bytes()].concat();
-        let of = |key: Vec<u8>| std::str::from_utf8(&key[prefix.len()..]).ok()?.parse().ok();
-        Ok(self.inner.store.scan(&prefix)?.into_iter().filter_map(of).collect())
+        let beginning = format!("d/r/{name}/");
+        let (keys, result) = self.inner.reachable_keys(beginning.as_bytes());
+        match result {
+            Ok(()) | Err(ImageError::Store(StoreError::DataLost { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        let len = self.inner.prefix.len() + beginning.len();
+        let of = |key: Vec<u8>| std::str::from_utf8(&key[len..]).ok()?.parse().ok();
+        Ok(keys.into_iter().filter_map(of).collect())
     }
 
     /// Deletes the descriptor of a generation that does not count any more.
@@ -157,13 +165,20 @@ impl Images {
         &self.inner.prefix
     }
 
+    /// Whether no request of a dead member is in its middle on this node; waits for that.
+    pub(crate) fn serves_no_dead(&self) -> bool {
+        self.inner.serves_no_dead()
+    }
+
     /// The communicator of all members that opened the images.
     pub(crate) fn communicator(&self) -> &Communicator {
         &self.inner.comm
     }
 
-    /// Ends this member's part without the others: nothing is given back.
+    /// Ends this member's part without the others: nothing is given back. The pieces are of no use
+    /// to them any more, so this member may leave with them.
     pub(crate) fn abandon(&self) {
+        self.inner.is_over.store(true, Ordering::SeqCst);
         self.inner.is_closed.store(true, Ordering::SeqCst);
         let _ = self.inner.job.ring(self.inner.job.me());
     }

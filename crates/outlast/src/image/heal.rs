@@ -23,6 +23,7 @@ use super::descriptor::{Descriptor, Place};
 use super::options::EXTENT_SLOTS;
 use super::stripe::Head;
 use super::{ImageError, ImageResult, Inner};
+use crate::engine::deadline::Deadline;
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time, View};
 use crate::store::{Expect, StoreError, Version};
 use crate::sync::lock;
@@ -38,6 +39,9 @@ const AUDIT: Duration = Duration::from_secs(1);
 
 /// How many stripes are rebuilt at once.
 pub(super) const CHUNK: usize = 16;
+
+/// A descriptor, with the key and the version of its record.
+type Described = (Vec<u8>, Version, Descriptor);
 
 impl Inner {
     /// The activity that heals, until the images are closed or the member ends.
@@ -57,6 +61,7 @@ impl Inner {
                 true if audit == Time::NEVER => audit = self.job.now().after(AUDIT),
                 true if self.job.now() >= audit => {
                     // What cannot be read now is read at the next audit.
+                    let _background = Deadline::background(std::iter::empty());
                     let audited = self.audit_healed().and(self.audit());
                     if let Err(ImageError::Closed) = audited {
                         return;
@@ -72,9 +77,13 @@ impl Inner {
                 again = match self.heal_all() {
                     Ok(()) => None,
                     Err(ImageError::Closed) => return,
-                    // The saves of other images may give room back.
-                    Err(error @ ImageError::NoRoom { .. }) => {
-                        tracing::debug!(%error, "healing of images waits for room");
+                    // The saves of other images may give room back, and the loss of a partition of
+                    // records may be accepted.
+                    Err(
+                        error @ (ImageError::NoRoom { .. }
+                        | ImageError::Store(StoreError::DataLost { .. })),
+                    ) => {
+                        tracing::debug!(%error, "healing of images waits for room or records");
                         Some(self.job.now().after(AUDIT))
                     }
                     Err(error) => {
@@ -90,28 +99,58 @@ impl Inner {
     }
 
     /// All descriptors, with the keys and versions of their records.
-    pub(super) fn descriptors(&self) -> ImageResult<Vec<(Vec<u8>, Version, Descriptor)>> {
-        let mut descriptors = Vec::new();
-        for key in self.store.scan(&[&self.prefix[..], b"d/"].concat())? {
-            let Some(value) = self.store.get(&key)? else { continue };
-            let version = value.version();
-            if let Some(descriptor) = Descriptor::decode(value.bytes()) {
-                descriptors.push((key, version, descriptor));
-            }
-        }
-        Ok(descriptors)
+    pub(super) fn descriptors(&self) -> ImageResult<Vec<Described>> {
+        let (descriptors, result) = self.reachable_descriptors();
+        result.map(|()| descriptors)
     }
 
+    /// The descriptors that can be read now; and an error if there may be others, because the
+    /// primary of a partition does not answer or because a partition is lost.
+    fn reachable_descriptors(&self) -> (Vec<Described>, ImageResult<()>) {
+        let (keys, mut result) = self.reachable_keys(b"d/");
+        let mut descriptors = Vec::new();
+        for key in keys {
+            match self.store.get(&key) {
+                Ok(Some(value)) => {
+                    let version = value.version();
+                    let descriptor = Descriptor::decode(value.bytes());
+                    descriptors.extend(descriptor.map(|descriptor| (key, version, descriptor)));
+                }
+                Ok(None) => {}
+                Err(error) => result = result.and(Err(error.into())),
+            }
+        }
+        (descriptors, result)
+    }
+
+    /// The keys of records that begin so behind the prefix of these images, in the partitions that
+    /// can be listed now; and the first error of the others.
+    pub(super) fn reachable_keys(&self, beginning: &[u8]) -> (Vec<Vec<u8>>, ImageResult<()>) {
+        let prefix = [&self.prefix[..], beginning].concat();
+        let (mut keys, mut result) = (Vec::new(), Ok(()));
+        for partition in 0..self.store.partitions() {
+            match self.store.scan_partition(partition, &prefix) {
+                Ok(found) => keys.extend(found),
+                Err(error) => result = result.and(Err(error.into())),
+            }
+        }
+        (keys, result)
+    }
+
+    /// Heals what can be healed now. A stopped member, a lost partition, and an image that cannot
+    /// be healed now do not keep other images from being healed: each thing that is reached for has
+    /// a short bound of its own, and the first error says that healing has to be tried again.
     fn heal_all(&self) -> ImageResult<()> {
-        let mut result = Ok(());
-        for (key, _, descriptor) in self.descriptors()? {
+        let _background = Deadline::background(std::iter::empty());
+        let (descriptors, mut result) = self.reachable_descriptors();
+        for (key, _, descriptor) in descriptors {
+            self.check_open()?;
             let view = self.job.view();
             let owner = descriptor.owner;
             let healer = if view.is_living(owner) { owner } else { self.store.heir_of(owner) };
             let is_whole = self.places_gone(&descriptor, &self.lasting_view()) == 0;
             if healer == self.job.me() && !is_whole {
-                // An image that cannot be healed now does not keep others from being healed.
-                result = self.heal_image(&key).and(result);
+                result = result.and(self.heal_image(&key));
             }
         }
         result
@@ -207,8 +246,15 @@ impl Inner {
     /// the record before it.
     pub(super) fn audit_healed(&self) -> ImageResult<()> {
         let healed = lock(&self.healed).clone();
+        let mut result = Ok(());
         for Healed { key, before, extents } in healed {
-            let found = self.store.get(&key)?;
+            let found = match self.store.get(&key) {
+                Ok(found) => found,
+                Err(error) => {
+                    result = result.and(Err(error.into()));
+                    continue;
+                }
+            };
             // The put of the healed descriptor, if it was not answered, may still happen.
             if found.as_ref().is_some_and(|found| found.version() == before) {
                 continue;
@@ -227,7 +273,7 @@ impl Inner {
                 self.give_back_later(entry, &gone);
             });
         }
-        Ok(())
+        result
     }
 
     /// Whether a put into a place that was not healed may still happen.
@@ -251,7 +297,9 @@ impl Inner {
     }
 
     /// `choose` and `claim`: a place with room for all slots at a member that holds no piece yet.
-    /// `None` if there is no such member, and [`ImageError::NoRoom`] if none has room now.
+    /// `None` if there is no such member, and [`ImageError::NoRoom`] if none has room now. A member
+    /// that does not answer is as good as full: its late claim is remembered, and the next member
+    /// is asked.
     fn claim_place(
         &self,
         descriptor: &Descriptor,
@@ -259,14 +307,18 @@ impl Inner {
         view: &View,
     ) -> ImageResult<Option<Place>> {
         let extents = descriptor.places[0].extents.len();
-        let mut full = None;
+        let (mut full, mut fault) = (None, None);
         for member in self.sets.candidates(descriptor.owner, members, view) {
             match self.claim(member, extents) {
                 Ok(Some(extents)) => return Ok(Some(Place { member, extents })),
                 Ok(None) => full = full.or(Some(member)),
                 Err(ImageError::Engine(Error::Dead { .. })) => {}
-                Err(error) => return Err(error),
+                Err(ImageError::Closed) => return Err(ImageError::Closed),
+                Err(error) => fault = fault.or(Some(error)),
             }
+        }
+        if let Some(error) = fault {
+            return Err(error);
         }
         let needed = extents as u64 * EXTENT_SLOTS * self.options.slot_len();
         full.map_or(Ok(None), |member| Err(ImageError::NoRoom { member, needed }))
@@ -283,11 +335,14 @@ impl Inner {
         let mut encoder = Encoder::new(descriptor.data(), descriptor.lose, piece_len);
         let place = &healed.places[lost];
         let mut silent = HashSet::new();
-        let until = self.job.now().after(self.job.time_limit());
         let mut first = 0;
         while first < descriptor.stripes.len() {
             let chunk = first..descriptor.stripes.len().min(first + CHUNK);
-            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent)?;
+            // Not the short bound of the background: a chunk may be long, and a member that does
+            // not answer is waited for once.
+            let end = || self.job.now().after(self.job.time_limit());
+            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent, end())?;
+            let until = end();
             let mut puts: Vec<((), Pending)> = Vec::new();
             for (stripe, data) in chunk.clone().zip(&stripes) {
                 let at = descriptor.stripes[stripe];

@@ -31,7 +31,8 @@ impl HandOver for Inner {
         let mut pause = PAUSE;
         loop {
             let bell = self.job.bell();
-            if self.check_open().is_err() {
+            // A member that has closed the images alone still holds pieces of the others.
+            if self.is_over() || self.job.has_ended() {
                 return Ok(());
             }
             let looks_closely = self.job.now().since(began) >= PATIENCE;
@@ -110,9 +111,10 @@ impl Inner {
     fn is_unreadable(&self, descriptor: &Descriptor) -> bool {
         let count = descriptor.stripes.len();
         let mut silent = HashSet::new();
+        let until = self.job.deadline();
         (0..count).step_by(CHUNK).any(|first| {
             let chunk = first..count.min(first + CHUNK);
-            let read = self.read_stripes(descriptor, chunk, &mut silent);
+            let read = self.read_stripes(descriptor, chunk, &mut silent, until);
             matches!(read, Err(Unreadable::Missing))
         })
     }

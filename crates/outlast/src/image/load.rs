@@ -9,7 +9,8 @@ use super::code;
 use super::descriptor::Descriptor;
 use super::stripe::Head;
 use super::{ImageError, ImageResult, Inner};
-use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
+use crate::engine::deadline::slack;
+use crate::engine::{self, Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::Version;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -82,7 +83,7 @@ impl Inner {
                     format!("the bytes {range:?} of the image `{name}`, which has {}", whole.end);
                 return Err(ImageError::Invalid { reason });
             }
-            match self.read_range(&descriptor, range) {
+            match self.read_range(&descriptor, range, until) {
                 Ok(bytes) => {
                     let Descriptor { note, owner, .. } = descriptor;
                     return Ok(Image { note, bytes, owner });
@@ -110,6 +111,7 @@ impl Inner {
         &self,
         descriptor: &Descriptor,
         range: Range<u64>,
+        mut until: Time,
     ) -> Result<Vec<u8>, Unreadable> {
         let piece_len = self.options.piece_len;
         let stripe_len = (descriptor.data() * piece_len) as u64;
@@ -122,7 +124,10 @@ impl Inner {
         }
         while first < end {
             let chunk = first..end.min(first + CHUNK);
-            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent)?;
+            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent, until)?;
+            // The members that it needs have answered. The time limit is counted anew, since an
+            // image may be long.
+            until = self.job.now().after(self.job.time_limit());
             for (stripe, pieces) in chunk.clone().zip(stripes) {
                 for (index, piece) in pieces.iter().enumerate() {
                     let at = stripe as u64 * stripe_len + (index * piece_len) as u64;
@@ -136,43 +141,61 @@ impl Inner {
         Ok(bytes)
     }
 
-    /// The data pieces of some stripes. `silent` has the places that did not answer in time.
+    /// The data pieces of some stripes. `silent` has the places that did not answer in time. It
+    /// waits for members until `until` at most.
+    ///
+    /// Parity places are asked one after the other, as many as are needed, while all places answer.
+    /// When a place is silent for the slack of a call, all parity places are asked at once.
     pub(super) fn read_stripes(
         &self,
         descriptor: &Descriptor,
         stripes: Range<usize>,
         silent: &mut HashSet<usize>,
+        until: Time,
     ) -> Result<Vec<Vec<Vec<u8>>>, Unreadable> {
         let (set, data) = (descriptor.places.len(), descriptor.data());
+        let limit = self.job.time_limit();
         // The pieces by place and stripe.
         let mut pieces: Vec<Vec<Option<Vec<u8>>>> = vec![vec![None; stripes.len()]; set];
-        let mut unanswered = None;
-        let everything: Vec<(usize, usize)> = (0..data)
-            .flat_map(|place| stripes.clone().map(move |stripe| (place, stripe)))
-            .collect();
-        self.get_pieces(
-            descriptor,
-            &everything,
-            stripes.start,
-            &mut pieces,
-            silent,
-            &mut unanswered,
-        )?;
-        for parity in data..set {
-            let is_short = |stripe: &usize| {
-                pieces.iter().filter(|of| of[*stripe - stripes.start].is_some()).count() < data
+        // Places that were silent are asked again only if the others do not suffice.
+        let mut order: Vec<usize> = (0..set).collect();
+        order.sort_by_key(|place| silent.contains(place));
+        let answering = set - silent.len();
+        let mut gets: Gets = Vec::new();
+        let mut asked = 0;
+        loop {
+            let end = match asked {
+                0 if answering == set => data,
+                0 if answering >= data => answering,
+                0 => set,
+                _ if !gets.is_empty() || asked >= answering => set,
+                _ => asked + 1,
             };
-            let short: Vec<(usize, usize)> =
-                stripes.clone().filter(is_short).map(|stripe| (parity, stripe)).collect();
-            self.get_pieces(
-                descriptor,
-                &short,
-                stripes.start,
-                &mut pieces,
-                silent,
-                &mut unanswered,
-            )?;
+            for &place in &order[asked..end] {
+                for stripe in stripes.clone() {
+                    if is_short(&pieces, stripe - stripes.start, data) {
+                        gets.extend(self.start_get_of_piece(descriptor, place, stripe));
+                    }
+                }
+            }
+            asked = end;
+            let patience = self.job.now().after(slack(limit));
+            let until = if asked == set { until } else { until.min(patience) };
+            self.get_pieces(descriptor, &mut gets, &stripes, &mut pieces, until)?;
+            if (0..stripes.len()).all(|index| !is_short(&pieces, index, data)) {
+                break;
+            }
+            let left = gets.iter().map(|((place, _), _)| *place);
+            if asked == set {
+                *silent = left.collect();
+                break;
+            }
+            silent.extend(left);
         }
+        let unanswered = silent.iter().min().map(|place| {
+            let member = descriptor.places[*place].member;
+            Error::Timeout { member, limit }
+        });
         // Stripes that lack equal pieces are decoded together.
         let mut groups: BTreeMap<Vec<bool>, Vec<usize>> = BTreeMap::new();
         for index in 0..stripes.len() {
@@ -207,49 +230,72 @@ impl Inner {
             .collect()
     }
 
-    /// Gets pieces by place and stripe, and keeps those that are as the descriptor says.
+    /// Begins to get a piece; `None` if the descriptor names no slot for it.
+    fn start_get_of_piece(
+        &self,
+        descriptor: &Descriptor,
+        place: usize,
+        stripe: usize,
+    ) -> Option<((usize, usize), Pending)> {
+        let holder = &descriptor.places[place];
+        let at = descriptor.stripes.get(stripe)?;
+        let offset = self.slot_offset(holder.member, &holder.extents, at.slot)?;
+        let get = Operation::Get { offset, len: self.options.slot_len() as usize };
+        Some(((place, stripe), self.job.start(Epoch::ANY, holder.member, get)))
+    }
+
+    /// Waits for pieces, and keeps those that are as the descriptor says: until all gets are
+    /// answered, each stripe has enough pieces, or the time is over. What is left in `gets` was not
+    /// answered.
     fn get_pieces(
         &self,
         descriptor: &Descriptor,
-        wanted: &[(usize, usize)],
-        first: usize,
+        gets: &mut Gets,
+        stripes: &Range<usize>,
         pieces: &mut [Vec<Option<Vec<u8>>>],
-        silent: &mut HashSet<usize>,
-        unanswered: &mut Option<Error>,
+        until: Time,
     ) -> Result<(), Unreadable> {
-        let limit = self.job.time_limit();
-        let mut gets: Vec<((usize, usize), Pending)> = Vec::new();
-        for &(place, stripe) in wanted {
-            let holder = &descriptor.places[place];
-            let Some(at) = descriptor.stripes.get(stripe) else { continue };
-            let Some(offset) = self.slot_offset(holder.member, &holder.extents, at.slot) else {
-                continue;
-            };
-            if silent.contains(&place) {
-                *unanswered = Some(Error::Timeout { member: holder.member, limit });
-                continue;
-            }
-            let get = Operation::Get { offset, len: self.options.slot_len() as usize };
-            gets.push(((place, stripe), self.job.start(Epoch::ANY, holder.member, get)));
-        }
+        let data = descriptor.data();
         let mut failed = None;
-        let until = self.job.now().after(limit);
-        let left = self.wait_all(gets, until, |(place, stripe), result| match result {
-            Ok(Done::Get(bytes)) => {
-                let save = descriptor.stripes[stripe].save;
-                let (stripe_number, place_number) = (stripe as u32, place as u32);
-                let image = descriptor.image;
-                let head = Head { image, save, stripe: stripe_number, place: place_number };
-                pieces[place][stripe - first] = head.piece(&bytes).map(<[u8]>::to_vec);
+        loop {
+            let bell = self.job.bell();
+            let mut keep =
+                |(place, stripe): (usize, usize), result: engine::Result<Done>| match result {
+                    Ok(Done::Get(bytes)) => {
+                        let save = descriptor.stripes[stripe].save;
+                        let (stripe_number, place_number) = (stripe as u32, place as u32);
+                        let image = descriptor.image;
+                        let head = Head { image, save, stripe: stripe_number, place: place_number };
+                        let piece = head.piece(&bytes).map(<[u8]>::to_vec);
+                        pieces[place][stripe - stripes.start] = piece;
+                    }
+                    Err(error @ (Error::Ended | Error::Unsupported { .. })) => failed = Some(error),
+                    Ok(_) | Err(_) => {}
+                };
+            let mut left = Vec::new();
+            for (what, mut get) in gets.drain(..) {
+                match self.job.poll(&mut get) {
+                    Some(result) => keep(what, result),
+                    None => left.push((what, get)),
+                }
             }
-            Err(error @ (Error::Ended | Error::Unsupported { .. })) => failed = Some(error),
-            Ok(_) | Err(_) => {}
-        });
-        for ((place, _), _) in left {
-            silent.insert(place);
-            let member = descriptor.places[place].member;
-            *unanswered = Some(Error::Timeout { member, limit });
+            *gets = left;
+            if let Some(error) = failed.take() {
+                return Err(Unreadable::Failed(error));
+            }
+            let is_enough = || (0..stripes.len()).all(|index| !is_short(pieces, index, data));
+            if gets.is_empty() || self.job.now() >= until || self.job.has_ended() || is_enough() {
+                return Ok(());
+            }
+            self.job.park(bell, until);
         }
-        failed.map_or(Ok(()), |error| Err(Unreadable::Failed(error)))
     }
+}
+
+/// Gets of pieces that are under way, by place and stripe.
+type Gets = Vec<((usize, usize), Pending)>;
+
+/// Whether a stripe lacks pieces to be decoded. `pieces` has them by place and stripe.
+fn is_short(pieces: &[Vec<Option<Vec<u8>>>], index: usize, data: usize) -> bool {
+    pieces.iter().filter(|of| of[index].is_some()).count() < data
 }

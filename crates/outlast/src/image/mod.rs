@@ -23,7 +23,8 @@
 //!
 //! # Promises
 //! - *Kept.* Since all pieces of an image were last whole, up to `lose` of its holders may die, or
-//!   whole domains at the level `apart`: the image is loaded as it was saved last.
+//!   whole domains at the level `apart`, and fewer members of the job than the store has replicas:
+//!   the image is loaded as it was saved last.
 //! - *Whole again.* Lost pieces come back by themselves, and then the first promise counts anew.
 //!   Where too few domains live for that, the next save has fewer pieces.
 //! - *Honest.* Beyond that, `load` says [`ImageError::DataLost`]. It never returns older bytes.
@@ -80,7 +81,7 @@ pub use regions::{Owner, Regions, Restored};
 use crate::engine::{Activity, Done, MemberId, Pending, Time};
 use crate::job::Job;
 use crate::rma::{Agreement, Communicator};
-use crate::store::{Mode, Store};
+use crate::store::{Mode, OF_MEMORY, Store};
 use crate::sync::lock;
 use arena::{Arena, LateSwap};
 use heal::{Healed, LateRebuild};
@@ -131,7 +132,15 @@ struct Inner {
     /// Whether the activity that heals has to look again. Set by saves, cleared by it: sequentially
     /// consistent, as the flag orders nothing else.
     is_healing_due: AtomicBool,
+    /// Whether this member has called `close`, or has given the images up. Sequentially consistent:
+    /// `close` stores it and then looks for entries in use, and calls take an entry and then load
+    /// it.
     is_closed: AtomicBool,
+    /// Whether an activity of this member is in `close`. Sequentially consistent: only a flag.
+    is_closing: AtomicBool,
+    /// Whether the images are of no use to any member any more: all have agreed to close them, or
+    /// what they were for has failed at all. Sequentially consistent: only a flag.
+    is_over: AtomicBool,
     /// The activity that heals.
     healing: Mutex<Option<Activity>>,
 }
@@ -166,8 +175,7 @@ impl Images {
             None => Arena::lend(&job, &options).map_err(|error| error.to_string()),
             Some(fault) => Err(fault.clone()),
         };
-        let prefix =
-            [b"\x01image/", name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
+        let prefix = [OF_MEMORY, name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
         // What each member lends, or why it does not: read by all after all have written it.
         let arena_key =
             |member: MemberId| [&prefix[..], format!("a/{}", member.0).as_bytes()].concat();
@@ -175,19 +183,33 @@ impl Images {
             Ok(arena) => arena.encode(&options),
             Err(reason) => [&[0], reason.as_bytes()].concat(),
         };
-        let put = store.put(&arena_key(job.me()), &told);
-        comm.failure_ack()?;
-        comm.agree_despite_failures(u64::from(put.is_ok()))?;
-        put?;
-        let mut arenas = vec![None; job.members()];
-        let mut refusal = None;
-        for &member in comm.members() {
-            let Some(value) = store.get(&arena_key(member))? else { continue };
-            match Arena::decode(value.bytes(), &options) {
-                Ok(arena) => arenas[member.index()] = Some(arena),
-                Err(reason) => refusal = refusal.or(Some(format!("{member}: {reason}"))),
+        let tell_and_ask = || -> ImageResult<_> {
+            let put = store.put(&arena_key(job.me()), &told);
+            comm.failure_ack()?;
+            comm.agree_despite_failures(u64::from(put.is_ok()))?;
+            put?;
+            let mut arenas = vec![None; job.members()];
+            let mut refusal = None;
+            for &member in comm.members() {
+                let Some(value) = store.get(&arena_key(member))? else { continue };
+                match Arena::decode(value.bytes(), &options) {
+                    Ok(arena) => arenas[member.index()] = Some(arena),
+                    Err(reason) => refusal = refusal.or(Some(format!("{member}: {reason}"))),
+                }
             }
-        }
+            Ok((arenas, refusal))
+        };
+        let (arenas, mut refusal) = match tell_and_ask() {
+            Ok(found) => found,
+            Err(error) => {
+                // No member uses an arena before the second agreement, which this member takes no
+                // part in.
+                if let Ok(arena) = own {
+                    arena.give_back(&job, &options);
+                }
+                return Err(error);
+            }
+        };
         let sets = fault.is_none().then(|| Sets::new(&paths, regulars, &options));
         if options.is_strict && sets.as_ref().is_some_and(|sets| sets.is_lower) {
             let reason = format!(
@@ -225,6 +247,8 @@ impl Images {
             late_rebuilds: Mutex::default(),
             is_healing_due: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             healing: Mutex::default(),
         });
         let healing = inner.clone();
@@ -327,12 +351,19 @@ impl Images {
     }
 
     /// Closes the images: they and their pieces are gone. All living members call this. It waits
-    /// until all have called it, or returns [`ImageError::Timeout`] at the job's time limit, and
-    /// then no image is deleted; the images are closed at this member in both cases. No memory is
-    /// given back if a thread of any member is in the middle of a save.
+    /// until all have called it, or returns [`ImageError::Timeout`] at the job's time limit. Then
+    /// no image is deleted, the images are closed at this member all the same, and `close` may be
+    /// called again, to wait for the others once more. No memory is given back if a thread of any
+    /// member is in the middle of a save.
     pub fn close(&self) -> ImageResult<()> {
-        self.inner.check_open()?;
-        self.inner.close()
+        let inner = &self.inner;
+        let is_over = inner.is_over() || inner.job.has_ended();
+        if is_over || inner.is_closing.swap(true, Ordering::SeqCst) {
+            return Err(ImageError::Closed);
+        }
+        let closed = inner.close();
+        inner.is_closing.store(false, Ordering::SeqCst);
+        closed
     }
 }
 
@@ -349,7 +380,10 @@ impl Inner {
         let _ = self.job.ring(self.job.me());
         let healing = lock(&self.healing).take();
         let until = self.job.now().after(self.job.time_limit());
-        let has_ended = healing.is_none_or(|activity| self.job.wait_for(&activity, until));
+        let has_ended = healing.as_ref().is_none_or(|activity| self.job.wait_for(activity, until));
+        if !has_ended {
+            *lock(&self.healing) = healing;
+        }
         // No member puts into the arenas of others any more when the first arena is given back. The
         // save of another thread may still be going on: then no arena is given back.
         self.settle_late_rebuilds();
@@ -359,19 +393,49 @@ impl Inner {
             && !self.has_late_puts()
             && lock(&self.late_swaps).is_empty();
         let ended = self.agree_to_close(is_quiet)?;
+        self.is_over.store(true, Ordering::SeqCst);
         let first = (0..self.comm.size()).find(|rank| !ended.failed.contains(rank));
         if first == Some(self.comm.rank()) {
-            for key in self.store.scan(&self.prefix)? {
-                self.store.delete(&key)?;
+            let (keys, listed) = self.reachable_keys(b"");
+            let deleted = keys.iter().fold(listed, |result, key| {
+                result.and(self.store.delete(key).map(|_| ()).map_err(ImageError::from))
+            });
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "records of closed images stay in the store");
             }
         }
         self.comm.free()?;
         if let Some(arena) = &self.arenas[self.job.me().index()]
             && ended.flags & QUIET != 0
+            && self.serves_no_dead()
         {
             arena.give_back(&self.job, &self.options);
         }
         Ok(())
+    }
+
+    /// Whether the images are of no use to any member any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no request of a dead member is in its middle on this node; returns `false` if
+    /// the time limit comes first. Memory that is given back before could be changed by such a
+    /// request when it is used for something else: the dead have not said that they are quiet.
+    fn serves_no_dead(&self) -> bool {
+        let until = self.job.deadline();
+        loop {
+            self.job.drain_requests_of_dead();
+            if !self.job.is_serving_dead() {
+                return true;
+            }
+            let now = self.job.now();
+            if now >= until || self.job.has_ended() {
+                tracing::warn!("memory of images is not given back: a request of the dead is late");
+                return false;
+            }
+            self.job.park(self.job.bell(), until.min(now.after(Duration::from_millis(1))));
+        }
     }
 
     /// Agrees with all living members that they close the images. Members that restore or save

@@ -15,7 +15,7 @@
 //! | step of `restore` | what it does | a death or stop in it |
 //! |---|---|---|
 //! | `meet` | all survivors agree on the dead; a member in `checkpoint` is told | begins again |
-//! | `choose` | write the verdict again, unchanged: a late effect of an older call is impossible then | begins again |
+//! | `choose` | write the verdict again, as a further restore: a late effect of an older call is impossible then | begins again |
 //! | `fill` | check names and lengths, read the own regions; all agree that all could | begins again |
 
 use super::descriptor::Descriptor;
@@ -23,6 +23,7 @@ use super::generation::Staged;
 use super::stripe::hash_key;
 use super::{ImageError, ImageResult, Images, Inner, Options};
 use crate::engine::MemberId;
+use crate::engine::deadline::Deadline;
 use crate::rma;
 use crate::store::{Expect, Store, StoreError, Version, mutant};
 use crate::sync::lock;
@@ -47,6 +48,9 @@ struct State {
     must_restore: bool,
     /// A checkpoint whose verdict has an unknown outcome.
     unknown: Option<Staged>,
+    /// The newest generation that counted, as far as this member knows. A verdict of an older one,
+    /// or none, means that its partition was lost and the loss accepted.
+    newest: u64,
 }
 
 /// Where a restored program is.
@@ -88,6 +92,9 @@ struct Verdict {
     /// 0 if nothing was saved yet.
     generation: u64,
     version: u64,
+    /// How often `choose` has put it, so that no checkpoint that began before a restore takes it
+    /// for the verdict that it has read.
+    restores: u64,
     /// The callers, in the order of their numbers.
     owners: Vec<MemberId>,
 }
@@ -95,16 +102,17 @@ struct Verdict {
 impl Verdict {
     fn encode(&self) -> Vec<u8> {
         let owners = self.owners.iter().map(|owner| u64::from(owner.0));
-        let words = [self.generation, self.version].into_iter().chain(owners);
+        let words = [self.generation, self.version, self.restores].into_iter().chain(owners);
         words.flat_map(u64::to_le_bytes).collect()
     }
 
     fn decode(bytes: &[u8]) -> Option<Verdict> {
         let mut words = bytes.chunks(8).map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
         let (generation, version) = (words.next()??, words.next()??);
+        let restores = words.next()??;
         let owner = |word: Option<u64>| Some(MemberId(u32::try_from(word?).ok()?));
         let owners = words.map(owner).collect::<Option<Vec<MemberId>>>()?;
-        Some(Verdict { generation, version, owners })
+        Some(Verdict { generation, version, restores, owners })
     }
 }
 
@@ -262,6 +270,7 @@ impl Regions {
         regions: &[(&str, &[u8])],
     ) -> ImageResult<(Staged, (Verdict, Option<Version>))> {
         let before = self.verdict()?;
+        self.note_newest(before.0.generation);
         let names = regions.iter().map(|(name, bytes)| (name.to_string(), bytes.len() as u64));
         let table = Table { regions: names.collect(), note: note.to_vec() }.encode();
         let len = regions.iter().map(|(_, bytes)| bytes.len() as u64).sum();
@@ -281,12 +290,25 @@ impl Regions {
         before: &(Verdict, Option<Version>),
     ) -> ImageResult<()> {
         let inner = self.inner();
-        let verdict = Verdict { generation, version, owners: self.callers(dead) };
-        let expect = before.1.map_or(Expect::Absent, Expect::Version);
-        let decided = match inner.store.put_if(&self.verdict_key(), &verdict.encode(), expect) {
-            Ok(_) => Ok(generation),
-            Err(StoreError::Conflict { .. }) => self.verdict().map(|(found, _)| found.generation),
-            Err(error) => Err(error.into()),
+        let restores = before.0.restores;
+        let verdict = Verdict { generation, version, restores, owners: self.callers(dead) };
+        let mut version_before = before.1;
+        let decided = loop {
+            let expect = version_before.map_or(Expect::Absent, Expect::Version);
+            match inner.store.put_if(&self.verdict_key(), &verdict.encode(), expect) {
+                Ok(_) => break Ok(generation),
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => break Err(error.into()),
+            }
+            match self.verdict() {
+                // A program has changed the owner of the record, and nothing else: no caller has
+                // decided, and none restores. Each change has changed the version, so this ends.
+                Ok((found, now)) if found == before.0 && now != version_before => {
+                    version_before = now;
+                }
+                Ok((found, _)) => break Ok(found.generation),
+                Err(error) => break Err(error),
+            }
         };
         match decided {
             Ok(decided) if decided == generation => {}
@@ -299,6 +321,7 @@ impl Regions {
                 return Err(error);
             }
         }
+        self.note_newest(generation);
         inner.keep_staged(staged)?;
         // `free`: what the generation before named. A death here leaves records that no call reads;
         // the first caller deletes those of the dead.
@@ -360,17 +383,37 @@ impl Regions {
         }
     }
 
-    /// `choose`: the verdict, written again so that no late call can change it any more.
+    /// A generation counts.
+    fn note_newest(&self, generation: u64) {
+        let mut state = lock(&self.state);
+        state.newest = state.newest.max(generation);
+    }
+
+    /// An error if the verdict is older than a verdict that this member knows: the partition of the
+    /// record was given up, and what was saved is lost with it.
+    fn check_newest(&self, verdict: &Verdict) -> ImageResult<()> {
+        match verdict.generation < lock(&self.state).newest {
+            true => Err(ImageError::DataLost { name: "the verdict".to_string() }),
+            false => Ok(()),
+        }
+    }
+
+    /// `choose`: the verdict, written again with another number so that no late call can change it
+    /// any more.
     fn choose(&self) -> ImageResult<Verdict> {
         let inner = self.inner();
         let (before, version) = self.verdict()?;
+        self.check_newest(&before)?;
+        let chosen = Verdict { restores: before.restores + 1, ..before };
         let expect = version.map_or(Expect::Absent, Expect::Version);
-        let verdict = match inner.store.put_if(&self.verdict_key(), &before.encode(), expect) {
-            Ok(_) => before,
+        let verdict = match inner.store.put_if(&self.verdict_key(), &chosen.encode(), expect) {
+            Ok(_) => chosen,
             // Another caller has done it, or a late call has come first.
             Err(StoreError::Conflict { .. }) => self.verdict()?.0,
             Err(error) => return Err(error.into()),
         };
+        self.check_newest(&verdict)?;
+        self.note_newest(verdict.generation);
         let unknown = lock(&self.state).unknown.take();
         if let Some(staged) = unknown {
             match verdict.generation == staged.generation() {
@@ -393,9 +436,10 @@ impl Regions {
             let number = key.rsplit(|byte| *byte == b'/').next()?;
             std::str::from_utf8(number).ok()?.parse::<u64>().ok()
         };
-        let prefix = [&inner.prefix[..], b"d/r/"].concat();
-        // What cannot be deleted now is deleted by the next call.
-        for key in inner.store.scan(&prefix).unwrap_or_default() {
+        // What cannot be deleted now is deleted by the next call. So a stopped member costs no more
+        // than a short wait here.
+        let _background = Deadline::background(std::iter::empty());
+        for key in inner.reachable_keys(b"d/r/").0 {
             if generation(&key) != Some(verdict.generation) {
                 let _ = inner.store.delete(&key);
             }
@@ -636,7 +680,7 @@ mod tests {
     #[test]
     fn verdicts_and_tables_are_read_as_they_were_written() {
         let owners = vec![MemberId(1), MemberId(4)];
-        let verdict = Verdict { generation: 3, version: 100, owners };
+        let verdict = Verdict { generation: 3, version: 100, restores: 2, owners };
         assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict.clone()));
         assert_eq!(Verdict::decode(&verdict.encode()[..12]), None);
         let regions = vec![("cells".to_string(), 10), (String::new(), 5)];

@@ -187,7 +187,15 @@ impl Run {
     fn close(&self) -> ProtectResult<()> {
         let closed = self.images.close();
         let _ = self.comm.free();
+        if closed.is_err() {
+            // The run is over, and its images are of no use: they do not keep members from leaving.
+            self.images.abandon();
+        }
         closed?;
+        // A dead member may be in the middle of a put into the memory of a seat.
+        if !self.images.serves_no_dead() {
+            return Ok(());
+        }
         for slot in lock(&self.slots).drain(..) {
             self.job.release(slot.offset, HIDDEN + self.options.bytes);
         }

@@ -3,7 +3,7 @@
 use super::folder::read_range;
 use super::{SnapshotError, find, parts};
 use crate::engine::MemberId;
-use crate::store::Store;
+use crate::store::{Store, is_for_snapshots};
 use std::path::Path;
 
 /// The amount of restored data.
@@ -21,7 +21,8 @@ pub struct Restored {
 /// The job may have another size and another number of replicas than the job that took the
 /// snapshot. A key's owner is the member with the owner's old number, modulo the size of this job.
 /// Versions begin anew. A lock that was held has lost its holder, and the next holder is told so,
-/// as after a death. Keys of the store that the snapshot does not have stay.
+/// as after a death. Keys of the store that the snapshot does not have stay. Images, regions and
+/// seats lie in the memories of the members of a job, and begin anew.
 ///
 /// A single member calls it, or all members call [`restore_share`]. An error names the damaged
 /// file; the records before the damage are in the store then.
@@ -57,7 +58,9 @@ pub fn restore_share(
             continue;
         }
         read_range(&generation, part, range, |record| {
-            if failure.is_some() {
+            // Earlier versions took the records of images, regions and seats along: in another job
+            // they would name pieces that do not exist.
+            if failure.is_some() || !is_for_snapshots(&record.key) {
                 return;
             }
             let owner = MemberId(record.owner % members);

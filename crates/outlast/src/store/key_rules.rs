@@ -6,6 +6,15 @@ use crate::store::value::KEY_LEN_MAX;
 /// The beginning of the store's own keys, which are not listed.
 pub(in crate::store) const RESERVED: &[u8] = b"\0outlast/";
 
+/// The beginning of the keys of records about the memory of members: images, regions and seats.
+/// What they describe ends with the job, so no snapshot has them, and none brings them back.
+pub(crate) const OF_MEMORY: &[u8] = b"\x01image/";
+
+/// Whether a snapshot has a key, and whether a restored snapshot puts it.
+pub(crate) fn is_for_snapshots(key: &[u8]) -> bool {
+    !key.starts_with(RESERVED) && !key.starts_with(OF_MEMORY)
+}
+
 /// Checks the length of a key.
 pub(in crate::store) fn check_len(key: &[u8]) -> StoreResult<()> {
     if key.is_empty() || key.len() > KEY_LEN_MAX {

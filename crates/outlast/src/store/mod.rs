@@ -114,6 +114,7 @@ pub use api::stats::{JobStats, Stats};
 pub use api::store::Store;
 pub use api::wait::WaitOutcome;
 pub use error::{StoreError, StoreResult};
+pub(crate) use key_rules::{OF_MEMORY, is_for_snapshots};
 pub use member::counts::{CallTimes, Latency};
 pub use member::status::Figures;
 pub(crate) use mutant::mutant;

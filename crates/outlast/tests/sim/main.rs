@@ -4,7 +4,7 @@
 //! - `engine`, `engine_memory`: the simulator itself.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`: the calls and protocols of the store, by subject.
-//! - `image`: erasure-coded images; `protect`: seats.
+//! - `image`, `image_faults`: erasure-coded images; `protect`: seats.
 //! - `snapshot`: snapshots of the store.
 //! - `rma`: communicators and windows.
 //!
@@ -36,6 +36,7 @@ mod window_scenarios;
 mod engine;
 mod engine_memory;
 mod image;
+mod image_faults;
 mod promises;
 mod protect;
 mod rma;

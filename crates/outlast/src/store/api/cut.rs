@@ -15,7 +15,7 @@
 use crate::engine::{Epoch, MemberId, Time};
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
-use crate::store::key_rules::{RESERVED, check_key};
+use crate::store::key_rules::{check_key, is_for_snapshots};
 use crate::store::member::state::StoreState;
 use crate::store::operation::error::{OpError, engine_error};
 use crate::store::operation::quiescence::Quiescence;
@@ -167,7 +167,7 @@ impl CutPart<'_> {
             return Ok(());
         }
         let CutPart { store: state, op, records, .. } = self;
-        let is_wanted = |key: &[u8]| !key.starts_with(RESERVED);
+        let is_wanted = is_for_snapshots;
         op.for_each_record(config, partition, is_wanted, |key, offset, block| {
             let (offset, block) = state.visible_in_freeze(op, config, key, offset, block)?;
             if !block.is_deleted {

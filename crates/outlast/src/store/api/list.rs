@@ -75,6 +75,21 @@ impl Store {
         self.list(|key, _| key.starts_with(prefix))
     }
 
+    /// Lists the keys of a partition that begin with `prefix`, for callers that go on when another
+    /// partition cannot be listed; see [`Store::keys`].
+    pub(crate) fn scan_partition(
+        &self,
+        partition: usize,
+        prefix: &[u8],
+    ) -> StoreResult<Vec<Vec<u8>>> {
+        self.list_partition(partition, &|key: &[u8], _| key.starts_with(prefix))
+    }
+
+    /// The number of partitions.
+    pub(crate) fn partitions(&self) -> usize {
+        self.state.placement.partitions
+    }
+
     /// Iterates over the keys that begin with `prefix`, and their values, each as of some moment
     /// during the iteration. A key that exists throughout the iteration is among them; a key that
     /// is created or deleted meanwhile may be. The iterator lists a partition at a time, so that
