@@ -35,18 +35,21 @@
 //! The content of a ring was written by another process: each length is checked before it is used.
 //! A ring that breaks the rules is not read any further.
 //!
-//! # Orderings Tail, head and published number are each written by a single process, which releases
-//! the bytes before them; the other side acquires them. A waiting sender (`RING_SENDER_WAITS`,
-//! `waiting_senders`) and the thread that could wake it are ordered by sequentially consistent
-//! fences: each side writes its own word before it reads the other's, so that at least one of them
-//! sees the other. `RING_CREDIT_WAITS` and `RING_CONSUMED` are ordered in the same way; they guard
-//! no bytes. The bits of senders are sequentially consistent, as the bells are.
+//! # Orderings
+//! Tail, head and published number are each written by a single process, which releases the bytes
+//! before them; the other side acquires them. A waiting sender (`RING_SENDER_WAITS`,
+//! `RING_CREDIT_WAITS`, `waiting_senders`) and the thread that could wake it are ordered by
+//! sequentially consistent fences: each side writes its own word before it reads the other's, so
+//! that at least one of them sees the other ([`announcement.rs`](super::announcement), with a model
+//! of a ring under loom). `RING_CONSUMED` guards no bytes. The bits of senders are sequentially
+//! consistent, as the bells are.
 
 use super::super::{
     Epoch, Error, MESSAGE_CREDIT, MESSAGE_LEN_MAX, MemberId, Message, PUBLISH_LEN_MAX, Port,
     Result, Time, message_cost,
 };
 use super::Shm;
+use super::announcement::{check_after_announcing, take_announcement};
 use super::layout::{
     RING_CONSUMED, RING_CREDIT_WAITS, RING_HEAD, RING_HEADER_LEN, RING_SENDER_WAITS, RING_TAIL,
 };
@@ -334,10 +337,8 @@ impl Shm {
         len: usize,
     ) -> bool {
         let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
-        // Announced before the last check, as in `has_room_after_announcing`.
-        tables.mapping.word(ring + RING_CREDIT_WAITS).store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        self.has_credit(to, outgoing, port, len)
+        let waits = tables.mapping.word(ring + RING_CREDIT_WAITS);
+        check_after_announcing(waits, || self.has_credit(to, outgoing, port, len))
     }
 
     /// Counts a message as consumed, and rings its sender if it waits for that.
@@ -347,9 +348,7 @@ impl Shm {
         // Written by this process alone, under the lock of the queues.
         let sum = consumed.load(Ordering::Relaxed).wrapping_add(message_cost(len));
         consumed.store(sum, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let waits = tables.mapping.word(ring + RING_CREDIT_WAITS);
-        if waits.load(Ordering::SeqCst) != 0 && waits.swap(0, Ordering::SeqCst) != 0 {
+        if take_announcement(tables.mapping.word(ring + RING_CREDIT_WAITS)) {
             tables.ring_bell(from);
         }
     }
@@ -377,11 +376,7 @@ impl Shm {
     ) -> bool {
         let (tables, (ring, _)) = (self.tables(), self.tables().layout.ring(self.me, to));
         let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
-        // Announced before the last check, so that the reader either makes room before it or rings
-        // after it.
-        waits.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let has_room = self.has_room(to, outgoing, needed);
+        let has_room = check_after_announcing(waits, || self.has_room(to, outgoing, needed));
         if has_room {
             waits.store(0, Ordering::Relaxed);
         }
@@ -557,11 +552,7 @@ impl Shm {
             // Release: the bytes are read before the writer may use their place again.
             head_word.store(head, Ordering::Release);
         }
-        // The sender announces its wait before it reads the head again, and this thread reads the
-        // announcement after it moved the head: at least one of them sees the other.
-        fence(Ordering::SeqCst);
-        let waits = tables.mapping.word(ring + RING_SENDER_WAITS);
-        if waits.load(Ordering::SeqCst) != 0 && waits.swap(0, Ordering::SeqCst) != 0 {
+        if take_announcement(tables.mapping.word(ring + RING_SENDER_WAITS)) {
             tables.ring_bell(sender);
         }
     }

@@ -38,6 +38,7 @@
 //! out, a load after a put of the same thread.
 
 mod access;
+mod announcement;
 mod attach;
 mod death_log;
 mod deaths;
