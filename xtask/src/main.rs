@@ -38,8 +38,8 @@ cargo xtask TASK
                        dependencies where cargo deny is installed
   release [PART]       what `test --full` adds to `test`, or a part of it: python, install, guide,
                        valgrind, instructions, browser, packages or licenses
-  soak [--minutes M]   the long form (60 minutes unless said): the store over 162,000 seeds and
-                       500 kills, with a record in target/soak/store.json; then the scenarios of
+  soak [--minutes M]   the long form (60 minutes unless said): the store over 237,500 seeds and
+                       1,000 kills, with a record in target/soak/store.json; then the scenarios of
                        communicators and windows over 100,000 seeds and more, the conformance
                        suite on sim and on shm, and all tests in between, with new seeds in every
                        round, until the time is over or a step fails
@@ -50,7 +50,7 @@ cargo xtask TASK
                        100,000 seeds of the task runtime's random programs, with a record in
                        target/soak/tasks.json
   soak --engine mpi [--first-seed X]
-                       300 kills under mpirun, on one host and on hosts made of network
+                       500 kills under mpirun, on one host and on hosts made of network
                        namespaces (root), with a record in target/soak/mpi.json
   mutants [--json PATH]
                        breaks the store's protocol in each known way and shows the seed that
