@@ -1130,7 +1130,7 @@ fn ranges_are_attached_and_detached_under_access(job: &Job) {
         }
         window.put_blocking(1, 8, &1u64.to_le_bytes()).unwrap();
     } else {
-        let until = job.now().after(Duration::from_secs(20));
+        let until = job.now().after(Duration::from_secs(50));
         while word(&window, 1, 8) == 0 {
             assert!(job.now() < until, "attaching never ends");
             let offset = word(&window, 1, 0);
