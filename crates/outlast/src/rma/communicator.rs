@@ -358,6 +358,7 @@ impl Communicator {
         if self.shared.is_freed.swap(true, Ordering::SeqCst) {
             return Err(Error::Freed);
         }
+        self.rma.drop_unreceived(&self.job, &self.shared);
         let mut deferred = DeferredWork::default();
         self.rma.report_freed(&self.shared, &mut deferred);
         self.rma.run_deferred(&self.job, deferred);

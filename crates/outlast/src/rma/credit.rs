@@ -15,6 +15,8 @@
 //! not consumed, so they are bounded too: by [`CREDIT`] and a single message for each rank,
 //! communicator and lane.
 //!
+//! A rank that frees a communicator drops what it has not received, and counts it as consumed.
+//!
 //! On a death nothing is done: a dead rank sends and receives no more, and its credit is forgotten
 //! with the communicator.
 
@@ -56,6 +58,11 @@ pub(crate) struct Credits {
     unreported: Vec<[u64; LANES]>,
     /// The ranks and lanes that are to be reported.
     due: Vec<(usize, Lane)>,
+}
+
+/// The length of the message that brought this content: header, tag and bytes.
+fn message_len(received: &Received) -> usize {
+    wire::HEADER_LEN + 4 + received.bytes.len()
 }
 
 fn entry(list: &mut Vec<[u64; LANES]>, rank: usize, lane: Lane) -> &mut u64 {
@@ -148,10 +155,25 @@ impl Rma {
     ) {
         let Ok(received) = result else { return };
         if received.source != shared.group.me {
-            let len = wire::HEADER_LEN + 4 + received.bytes.len();
+            let len = message_len(received);
             lock(&shared.state).credits.consume(received.source, Lane::Program, len);
             self.report_consumed(job, shared);
         }
+    }
+
+    /// Drops the messages of a freed communicator that the program has not received, and counts
+    /// them as consumed: a sender that has used up its credit goes on. Called without any lock.
+    pub(crate) fn drop_unreceived(&self, job: &Job, shared: &SharedCommunicator) {
+        {
+            let state = &mut *lock(&shared.state);
+            for message in state.matcher.take_arrived() {
+                if message.source != shared.group.me {
+                    let len = message_len(&message);
+                    state.credits.consume(message.source, Lane::Program, len);
+                }
+            }
+        }
+        self.report_consumed(job, shared);
     }
 
     /// Reports what the program has consumed, if enough of it is unreported. Called without any
@@ -195,5 +217,46 @@ mod tests {
         assert!(credits.take(0, Lane::Program, 1) && credits.take(1, Lane::Collective, 1));
         credits.give(1, Lane::Program, 1_000_000);
         assert!(credits.take(1, Lane::Program, 1));
+    }
+
+    /// A rank frees a communicator, and has not received what another rank has sent in it, which is
+    /// as much as that rank may send. The other rank is not held up by it.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_rank_that_frees_a_communicator_holds_no_sender_up() {
+        use crate::rma::Communicator;
+        use crate::sim::{self, Link, Options};
+        use std::time::Duration;
+        const LEN: usize = 100_000;
+        const LIMIT: Duration = Duration::from_secs(1);
+        for seed in 0..4 {
+            let mut options = Options::new(2, seed).link(Link::of_seed(seed));
+            (options.time_limit, options.steps_max) = (LIMIT, 10_000_000);
+            sim::run(&options, move |job: Job| {
+                let world = Communicator::world(&job).expect("made");
+                let comm = world.duplicate().expect("made");
+                let message = Received { source: 0, tag: 7, bytes: vec![1; LEN] };
+                let count = CREDIT.div_ceil(message_cost(message_len(&message)));
+                if world.rank() == 0 {
+                    (0..count).for_each(|_| comm.send(1, 7, &message.bytes).expect("credit"));
+                }
+                world.barrier().expect("no death");
+                if world.rank() == 0 {
+                    let began = job.now();
+                    comm.send(1, 7, &message.bytes).expect("the other rank drops it");
+                    let took = job.now().since(began);
+                    assert!(took < LIMIT / 4, "seed {seed}: it took {took:?}");
+                } else {
+                    job.sleep(LIMIT / 10 * (seed as u32 % 2));
+                    comm.free().expect("freed");
+                }
+                world.barrier().expect("no death");
+                if world.rank() == 0 {
+                    comm.free().expect("freed");
+                }
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 }

@@ -121,6 +121,11 @@ impl MessageMatcher {
         posted
     }
 
+    /// Takes all messages that no receive has taken.
+    pub(crate) fn take_arrived(&mut self) -> impl Iterator<Item = Received> + use<> {
+        std::mem::take(&mut self.arrived).into_iter().map(|(_, message)| message)
+    }
+
     /// Source, tag and length of the oldest message that a receive would take.
     pub(crate) fn peek(&self, source: Source, tag: Tag) -> Option<(usize, u32, usize)> {
         let probe = PostedReceive {

@@ -41,7 +41,9 @@ impl Store {
         }
         let _call = Deadline::call_until(deadline);
         let job = &self.state.job;
+        let openings = &self.state.stores;
         loop {
+            let registered = openings.registered();
             self.settle_openings(deadline)?;
             // All members have their stores in equal order, so two leavers do not wait for each
             // other.
@@ -63,8 +65,10 @@ impl Store {
             }
             // Another thread may have opened a store meanwhile.
             let address = |store: &Store| store.state.address;
-            let is_settled = self.state.stores.in_the_way_of_leaving(job).is_none();
-            if is_settled && self.stores_in_use().iter().map(address).eq(stores.iter().map(address))
+            let is_settled = openings.in_the_way_of_leaving(job).is_none();
+            if is_settled
+                && self.stores_in_use().iter().map(address).eq(stores.iter().map(address))
+                && openings.end_openings(registered)
             {
                 break;
             }
@@ -120,13 +124,15 @@ impl Store {
 
 #[cfg(all(test, feature = "sim"))]
 mod tests {
-    use crate::engine::MemberId;
     use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::job::Job;
+    use crate::engine::{MemberId, Time};
+    use crate::job::{Job, Service};
     use crate::store::testing::nap;
     use crate::store::{Options, Store, StoreError};
     use std::cell::Cell;
     use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     fn options_of(replicas: usize) -> Options {
@@ -203,6 +209,70 @@ mod tests {
                 let _ = job.leave();
             });
             report.expect_ok();
+        }
+    }
+
+    /// Holds up the end of the membership, as a layer does that has messages to send, until this
+    /// stage is reached.
+    struct Late(Arc<AtomicUsize>, usize);
+
+    impl Service for Late {
+        fn run(&self, _: &Job) -> Time {
+            Time::NEVER
+        }
+
+        fn leaving(&self, job: &Job) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            nap(job, "the other thread", || self.0.load(Ordering::Relaxed) >= self.1);
+        }
+    }
+
+    /// A member has seen that all its stores are handed over, and is about to leave. Another thread
+    /// of it opens a store for which the other member waits, and the other member puts values
+    /// there. With a single replica of each value nothing is lost when the first member has left.
+    #[test]
+    fn no_store_is_opened_by_a_member_that_is_about_to_leave() {
+        for seed in 0..4 {
+            let stage = Arc::new(AtomicUsize::new(0));
+            let mut plan = SimOptions::new(2, seed).link(Link::of_seed(seed));
+            plan.steps_max = 20_000_000;
+            sim::run(&plan, move |job: Job| {
+                let all = Store::open(&job, options_of(1)).expect("open");
+                let some = |job: &Job| Store::open(job, options_of(1).name("some"));
+                let (leaver, is_at) =
+                    (MemberId(1), |number| stage.load(Ordering::Relaxed) >= number);
+                if job.me() == leaver {
+                    job.serve(Arc::new(Late(stage.clone(), 2))).expect("a service");
+                    let (second, at) = (job.clone(), stage.clone());
+                    let open = move || {
+                        nap(&second, "the end", || at.load(Ordering::Relaxed) >= 1);
+                        let opened = some(&second);
+                        if matches!(opened, Err(StoreError::Closed)) {
+                            at.store(2, Ordering::Relaxed);
+                        }
+                    };
+                    let _open = job.spawn("opens", Box::new(open)).expect("an activity");
+                    all.leave(job.now().after(Duration::from_secs(10))).expect("left");
+                    return;
+                }
+                let some = some(&job).expect("open");
+                let keys: Vec<String> = (0..40).map(|number| format!("key/{number}")).collect();
+                // A partition is lost if its only replica goes before the store is open here.
+                let is_put = |key: &&String| some.put(key, b"value").is_ok();
+                let keys: Vec<&String> = keys.iter().filter(is_put).collect();
+                if !is_at(2) {
+                    stage.store(2, Ordering::Relaxed);
+                }
+                nap(&job, "the leaver", || !job.view().is_living(leaver));
+                for key in keys {
+                    let value = some.get(key).expect("read").expect("there");
+                    assert_eq!(value.bytes(), b"value");
+                }
+                some.close().expect("closed");
+                all.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
         }
     }
 }

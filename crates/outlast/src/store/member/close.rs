@@ -52,6 +52,10 @@ struct Progress {
     is_abandoned: bool,
     /// When to tell the others again that it is abandoned.
     remind: Option<Time>,
+    /// The members that had no room for `Closing` as long as `close` waited.
+    untold: MemberSet,
+    /// When to tell them again.
+    announce: Option<Time>,
 }
 
 impl Ending {
@@ -92,6 +96,9 @@ impl StoreState {
             let is_told = view.living().all(|member| told.contains(member));
             job.park(bell, if is_told { until } else { until.min(job.now().after(PAUSE_MAX)) });
         };
+        // The background tells the members that had no room for the message.
+        let untold = job.view().living().filter(|&member| !told.contains(member)).collect();
+        lock(&self.ending.progress).untold = untold;
         self.end();
         result
     }
@@ -142,7 +149,35 @@ impl StoreState {
             return Time::NEVER;
         }
         let reminder = self.remind_of_abandonment();
-        self.become_quiet().min(reminder)
+        let announcement = self.announce_later();
+        self.become_quiet().min(reminder).min(announcement)
+    }
+
+    /// *announce*, by the background: tells the members that had no room for the message as long as
+    /// `close` waited. They would wait for this member in vain. Returns when to run again.
+    fn announce_later(&self) -> Time {
+        let now = self.job.now();
+        let mut untold = {
+            let mut progress = lock(&self.ending.progress);
+            if progress.untold.is_empty() {
+                return Time::NEVER;
+            }
+            if let Some(due) = progress.announce.filter(|&due| now < due) {
+                return due;
+            }
+            progress.announce = Some(now.after(PAUSE_MAX));
+            progress.untold.clone()
+        };
+        let view = self.job.view();
+        let is_told = |member| {
+            let told = self.try_send(member, &Message::Closing);
+            matches!(told, Ok(true) | Err(Error::Dead { .. }))
+        };
+        untold =
+            untold.iter().filter(|&member| view.is_living(member) && !is_told(member)).collect();
+        let is_over = untold.is_empty();
+        lock(&self.ending.progress).untold = untold;
+        if is_over { Time::NEVER } else { now.after(PAUSE_MAX) }
     }
 
     /// Tells the members again that this member has abandoned the opening: those that may still
@@ -378,6 +413,45 @@ mod tests {
             let _ = job.leave();
         })
         .expect_ok();
+    }
+
+    /// A member was stopped, and had no room for a message, as long as the call of `close` of
+    /// another member waited. When it goes on it hears of that call, although a pin keeps the other
+    /// member from becoming quiet.
+    #[test]
+    fn a_member_that_had_no_room_for_messages_hears_of_a_close_later() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        for seed in 0..8 {
+            let mut options = SimOptions::new(2, seed).link(Link::of_seed(seed));
+            options.time_limit = LIMIT;
+            let (stage, has_pin) = (Rc::new(Cell::new(0)), seed / 2 % 2 == 0);
+            sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(2).partitions(8).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let [first, stopped] = [0, 1].map(MemberId);
+                if job.me() == first {
+                    store.put("key", b"value").expect("put");
+                    let pin = has_pin.then(|| store.pin("key").expect("pinned"));
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    let note = Message::Returned { class: 0 };
+                    while store.state.try_send(stopped, &note) == Ok(true) {}
+                    assert_eq!(expect_timeout(store.close()), stopped);
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    stage.set(1);
+                    nap(&job, "the other member", || stage.get() == 2);
+                    drop(pin);
+                } else {
+                    nap(&job, "the first call", || stage.get() == 1);
+                    let began = job.now();
+                    store.close().expect("the other member has closed it");
+                    let took = job.now().since(began);
+                    assert!(took < LIMIT / 2, "seed {seed}: it took {took:?}");
+                    stage.set(2);
+                }
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 
     /// A transaction outlives its store, and is dropped when another member uses its memory for

@@ -199,7 +199,7 @@ impl StoreState {
         let above: Weak<StoreState> = Arc::downgrade(&state);
         let _ = state.above.set(above);
         state.set_up()?;
-        stores.register(&state);
+        stores.register(&state)?;
         job.serve(Arc::new(Background(state.clone()))).map_err(engine_error)?;
         Ok(state)
     }

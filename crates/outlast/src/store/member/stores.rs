@@ -14,7 +14,7 @@ use crate::store::operation::message::{Address, Message, PORT};
 use crate::store::options::{NAME_LEN_MAX, Options};
 use crate::sync::lock;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// The stores of the job at this member.
@@ -23,6 +23,11 @@ pub(in crate::store) struct Stores {
     /// By the hash of their names. A member keeps an entry for each name that it or another member
     /// has ever opened, since it numbers the openings.
     named: Mutex<BTreeMap<u64, Named>>,
+    /// How many openings this member has registered. It and `is_leaving` change under the lock of
+    /// `named`.
+    registered: AtomicU64,
+    /// Whether this member is about to end its membership, and opens no store any more.
+    is_leaving: AtomicBool,
     /// With salvage: the epoch whose dead segments were given back.
     discarded: Mutex<Option<Epoch>>,
     /// When the status page is to be written next; held while it is written.
@@ -153,12 +158,16 @@ impl Stores {
     }
 
     /// Registers a new opening, so that it gets its messages, and gives it what other members have
-    /// said before.
-    pub(in crate::store::member) fn register(&self, state: &Arc<StoreState>) {
+    /// said before. An error if this member is about to leave.
+    pub(in crate::store::member) fn register(&self, state: &Arc<StoreState>) -> StoreResult<()> {
         let own = state.address.opening;
         let hellos: Vec<(MemberId, u64, Hello)> = {
             let mut stores = lock(&self.named);
-            let Some(named) = stores.get_mut(&state.address.store) else { return };
+            if self.is_leaving.load(Ordering::Relaxed) {
+                return Err(StoreError::Closed);
+            }
+            let Some(named) = stores.get_mut(&state.address.store) else { return Ok(()) };
+            self.registered.fetch_add(1, Ordering::Relaxed);
             named.opening = own;
             named.states.push((own, Arc::downgrade(state)));
             let said = named.hellos.iter().filter(|(_, (opening, _))| *opening >= own);
@@ -170,6 +179,21 @@ impl Stores {
                 false => state.overtaken_by(member),
             }
         }
+        Ok(())
+    }
+
+    /// How many openings this member has registered.
+    pub(in crate::store) fn registered(&self) -> u64 {
+        self.registered.load(Ordering::Relaxed)
+    }
+
+    /// *end* of leaving: this member opens no store any more. Returns `false` if it has registered
+    /// another opening than these: then its stores are not handed over.
+    pub(in crate::store) fn end_openings(&self, registered: u64) -> bool {
+        let _named = lock(&self.named);
+        let is_last = self.registered() == registered;
+        self.is_leaving.fetch_or(is_last, Ordering::Relaxed);
+        is_last
     }
 
     /// Records that a call of `open` has come to its end: this member uses the opening. Returns
