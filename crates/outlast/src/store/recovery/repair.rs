@@ -154,7 +154,10 @@ impl RecoveryState {
         let work = {
             let mut repair = lock(&self.repair);
             if repair.is_busy {
-                return Time::NEVER;
+                // A call that salvages its own partition may be the busy activity. It leaves the
+                // other partitions to the background and rings no bell, so the background looks
+                // again.
+                return began.after(REPAIR_PAUSE);
             }
             if began < repair.not_before {
                 return repair.not_before;
