@@ -407,4 +407,92 @@ mod tests {
             assert!(magazine.free_retired().is_empty());
         }
     }
+
+    /// In a job of more than 64 members two replicas of a key may share their rings. A put to a
+    /// value of another size class retires a block at each of them. The replica that comes first
+    /// has no ring for the class, and the other has an empty ring. Each block stays a block of its
+    /// own replica.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_replaced_block_is_retired_at_its_own_replica() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::store::record::state::RecordOp;
+        use crate::store::segment::layout::{class_of, value_start};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::cell::Cell;
+
+        let is_over = Cell::new(false);
+        let mut options = SimOptions::new(68, 1).link(Link::Memory);
+        options.steps_max = 500_000_000;
+        sim::run(&options, move |job: crate::Job| {
+            let options = Options::new().replicas(3).partitions(1024).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            // The replicas of a key in the order in which a put retires their blocks, with these.
+            let blocks_of = |key: &[u8]| {
+                let key = store.state.key_ref(key).expect("a key");
+                let op = RecordOp::begin(&store.state).expect("begun");
+                let config = op.config(key.partition).expect("replicas");
+                let offset = |replica| {
+                    let (_, head) = op.find(config, replica, &key).expect("found")?;
+                    head.offset()
+                };
+                let mut found: Vec<(MemberId, Option<u64>)> =
+                    config.enumerate().map(|(replica, member)| (member, offset(replica))).collect();
+                found.sort_by_key(|&(member, _)| member == config.primary_member());
+                found
+            };
+            if job.me() == MemberId(40) {
+                let shared = |found: &[(MemberId, Option<u64>)]| {
+                    let pairs = [(0, 1), (0, 2), (1, 2)];
+                    pairs.into_iter().find(|&(one, two)| found[one].0.0 % 64 == found[two].0.0 % 64)
+                };
+                let mut keys = (0..100_000).map(|number| format!("key/{number}").into_bytes());
+                let (key, (one, two)) = keys
+                    .find_map(|key| shared(&blocks_of(&key)).map(|pair| (key, pair)))
+                    .expect("some key");
+                // The second put of a size is on the fast path.
+                let (short, long) = (100, 1000);
+                for len in [long, long, short, long, short, short] {
+                    store.put(&key, &vec![1; len]).expect("put");
+                }
+                let found = blocks_of(&key);
+                let ((first, at_first), (second, at_second)) = (found[one], found[two]);
+                let op = RecordOp::begin(&store.state).expect("begun");
+                let magazine = op.magazine();
+                let len = short as u64;
+                let class = class_of(value_start(len) + len).expect("a class");
+                let kinds = [first, second].map(|member| Place::kind_of(member, class));
+                kinds.iter().for_each(|&kind| drop(magazine.take_all(kind)));
+                // Blocks of other kinds take the empty rings over.
+                let mut others = Vec::new();
+                for part in 1..8 {
+                    if [first, second].iter().all(|&at| magazine.ring(at, class).is_none()) {
+                        break;
+                    }
+                    let other =
+                        Place::new(MemberId(first.0 ^ part), class ^ (part as usize) << 3, 64);
+                    assert!(magazine.keep(other));
+                    others.push(other.kind());
+                }
+                // The second replica gets a ring again, which is empty.
+                magazine.take_all(others[0]);
+                assert!(magazine.keep(Place::new(second, class, 128)));
+                assert_eq!(magazine.take(second, class), Some(128));
+                assert!(magazine.ring(first, class).is_none(), "no ring");
+                drop(op);
+                store.put(&key, &vec![2; long]).expect("put");
+                let op = RecordOp::begin(&store.state).expect("begun");
+                others.iter().for_each(|&kind| drop(op.magazine().take_all(kind)));
+                drop(op);
+                let known = store.state.known_blocks();
+                for (member, offset) in [(first, at_first), (second, at_second)] {
+                    assert!(known.contains(&(member, offset.expect("a block"))), "{member}");
+                }
+                is_over.set(true);
+            }
+            nap(&job, "the writer", || is_over.get());
+        })
+        .expect_ok();
+    }
 }

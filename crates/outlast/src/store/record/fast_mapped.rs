@@ -269,6 +269,11 @@ impl<'a> RecordOp<'a> {
             for (ring, &member) in rings.iter_mut().zip(members) {
                 *ring = magazine.ring_to_retire(member, cached.version.class);
             }
+            // A replica without a ring takes an empty ring over when its block is retired, and that
+            // may be the ring of another of these replicas.
+            if rings[..count].iter().any(Option::is_none) {
+                rings = [None; FAST_REPLICAS_MAX];
+            }
         }
         let mut failed = ReplicaSet::EMPTY;
         for replica in 0..count {

@@ -155,6 +155,16 @@ impl<'a> RecordOp<'a> {
         replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<u64> {
+        self.find_or_make(config, replica, key).map(|(word, _)| word)
+    }
+
+    /// As [`RecordOp::find_or_insert`]. Also returns whether it has made the record.
+    pub(in crate::store::record) fn find_or_make(
+        &self,
+        config: &Configuration,
+        replica: ReplicaIndex,
+        key: &KeyRef<'_>,
+    ) -> OpResult<(u64, bool)> {
         let (member, bucket) = (config.member(replica), self.bucket(config, replica, key)?);
         let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
         let mut fresh = None;
@@ -165,9 +175,10 @@ impl<'a> RecordOp<'a> {
         result
     }
 
-    /// Finds the key's record in the bucket, or links a new node there. A block that was taken for
-    /// the node and not used is left in `fresh`, unless a request may still write to it or link it:
-    /// the put is a straggler, so a grace period outlasts it, and the answer to the swap decides.
+    /// Finds the key's record in the bucket, or links a new node there, and returns whether it did
+    /// that. A block that was taken for the node and not used is left in `fresh`, unless a request
+    /// may still write to it or link it: the put is a straggler, so a grace period outlasts it, and
+    /// the answer to the swap decides.
     fn link(
         &self,
         member: MemberId,
@@ -176,11 +187,11 @@ impl<'a> RecordOp<'a> {
         head: Head,
         class: usize,
         fresh: &mut Option<u64>,
-    ) -> OpResult<u64> {
+    ) -> OpResult<(u64, bool)> {
         loop {
             let first = self.load(member, bucket)?;
             if let Some((word, _)) = self.find_from(member, first, key)? {
-                return Ok(word);
+                return Ok((word, false));
             }
             let node = match *fresh {
                 Some(node) => node,
@@ -203,7 +214,7 @@ impl<'a> RecordOp<'a> {
                 Ok(false) => {}
                 Ok(true) => {
                     *fresh = None;
-                    return Ok(node + NODE_HEAD);
+                    return Ok((node + NODE_HEAD, true));
                 }
                 Err(error) => {
                     if let OpError::Fail(_) = error {

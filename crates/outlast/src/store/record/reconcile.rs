@@ -28,6 +28,31 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         word: u64,
     ) -> OpResult<Head> {
+        let mut made = None;
+        let result = self.reconcile_until_stable(config, key, word, &mut made);
+        if let Some(tombstone) = made
+            && !matches!(result, Ok(_) | Err(OpError::Needs(..)))
+        {
+            // The record of a deleted key may have been removed meanwhile. The records that *seal*
+            // has made are empty, or *install* has brought the tombstone there.
+            self.store.record_tombstone(key.key, 0);
+            if tombstone > 0 {
+                self.store.record_tombstone(key.key, tombstone);
+            }
+        }
+        result
+    }
+
+    /// Reconciles the record until the primary's head word is stable. Sets `made` if it has made a
+    /// record at a replica: to the version counter of the tombstone that it may have brought there,
+    /// or to 0.
+    fn reconcile_until_stable(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        word: u64,
+        made: &mut Option<u64>,
+    ) -> OpResult<Head> {
         let primary = config.primary_member();
         let mut budget = RetryBudget::default();
         loop {
@@ -41,13 +66,18 @@ impl<'a> RecordOp<'a> {
             {
                 return Ok(head);
             }
-            self.reconcile(config, key)?;
+            self.reconcile(config, key, made)?;
         }
     }
 
     /// A single pass of *seal* to *mark_stable*. It may end early, because another operation was
     /// faster. The caller checks whether the record is reconciled afterwards.
-    fn reconcile(&self, config: &Configuration, key: &KeyRef<'_>) -> OpResult<()> {
+    fn reconcile(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        made: &mut Option<u64>,
+    ) -> OpResult<()> {
         self.find_new_replicas(config, key.partition)?;
         // *seal* the complete replicas with an older number; only read the filling replicas. A
         // replica without a record gets an empty record, so that there is a head word to seal.
@@ -58,8 +88,11 @@ impl<'a> RecordOp<'a> {
         for replica in config.ready_replicas() {
             let member = config.member(replica);
             let is_complete = self.state(member, key.partition)?.phase() == Phase::Complete;
-            let word = match self.find_or_insert(config, replica, key) {
-                Ok(word) => word,
+            let word = match self.find_or_make(config, replica, key) {
+                Ok((word, is_new)) => {
+                    *made = made.or(is_new.then_some(0));
+                    word
+                }
                 Err(error) if self.may_skip(config, replica, key.partition, &error)? => {
                     skipped.insert(replica);
                     continue;
@@ -110,6 +143,12 @@ impl<'a> RecordOp<'a> {
                 Some((block, value))
             }
         };
+        if let (Some(made), Some((block, _))) = (made.as_mut(), &version)
+            && block.is_deleted
+            && block.len == 0
+        {
+            *made = block.counter;
+        }
         // *install* the chosen version where it is missing. Only the head words that were seen
         // above are replaced: if a word has changed, the caller starts over.
         let mut primary_head = source_head;
@@ -291,7 +330,7 @@ impl<'a> RecordOp<'a> {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
-    use crate::engine::sim::{self, Options as SimOptions};
+    use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::engine::{Fault, MemberId, Time};
     use crate::job::Job;
     use crate::store::record::write::{NewVersion, Predecessor};
@@ -448,6 +487,58 @@ mod tests {
             for before in (0..60).map(Duration::from_micros) {
                 complete_after(seed, Some(complete.saturating_sub(before)));
             }
+        }
+    }
+
+    /// On mapped memory a handle deletes a key, and leaves the stable bit out. A reader finds the
+    /// tombstone, and is stopped before it has reconciled the record. Meanwhile the record is
+    /// removed. When the reader goes on it makes the record again, which is removed as well.
+    #[test]
+    fn a_late_reader_leaves_no_empty_record() {
+        for step in 1..40 {
+            let (stage, emptied) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let mut options = SimOptions::new(3, step).link(Link::Memory);
+            options.steps_max = 10_000_000;
+            sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(2).partitions(8).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let [deleter, reader, other] = [0, 1, 2].map(MemberId);
+                let mut keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                let key = keys.find(|key| !store.replicas_of(key).contains(&reader));
+                let key = key.expect("some key");
+                if job.me() == deleter {
+                    let handle = store.handle(&key).expect("a handle");
+                    handle.put(b"value").expect("put");
+                    job.sleep(Duration::from_secs(1));
+                    assert!(handle.delete().expect("deleted"));
+                    stage.set(1);
+                } else if job.me() == reader {
+                    nap(&job, "the tombstone", || stage.get() == 1);
+                    job.inject(Fault::StopAtStep(step)).expect("a fault");
+                    assert_eq!(store.get(&key).expect("read").map(|found| found.bytes), None);
+                    stage.set(2);
+                }
+                let records = || {
+                    let op = RecordOp::begin(&store.state).expect("begun");
+                    store.state.survey(&op).expect("counted").records
+                };
+                if job.me() == other {
+                    let until = job.now().after(Duration::from_secs(60));
+                    while emptied.get() < 2 {
+                        job.sleep(Duration::from_secs(1));
+                        job.inject(Fault::Resume(reader)).expect("a fault");
+                        if stage.get() == 2 && records() == 0 {
+                            emptied.set(2);
+                        }
+                        assert!(job.now() < until, "a record is left after step {step}");
+                    }
+                }
+                nap(&job, "the removal", || emptied.get() == 2);
+                nap(&job, "the removal here", || records() == 0);
+                let _ = store.close();
+                let _ = job.leave();
+            })
+            .expect_ok();
         }
     }
 }

@@ -290,6 +290,7 @@ mod tests {
     use crate::job::Job;
     use crate::store::Options;
     use crate::store::Store;
+    use crate::store::segment::layout::PARTITION_FLOOR;
     use crate::store::testing::{nap, reconciled};
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
@@ -539,5 +540,102 @@ mod tests {
             assert!(forgotten.is_empty(), "seed {seed}: {forgotten:?}");
         }
         assert!(deaths > 80, "{deaths} deaths");
+    }
+
+    /// Over a network the record of a deleted key is removed. One of its replicas is stopped after
+    /// *raise_floor* there, some time before or after *mark_primary* and *mark_others*. If `dies`
+    /// is set, another replica dies meanwhile. When the stopped replica goes on, the record is
+    /// removed everywhere, and no block is forgotten. Returns whether the stopped replica had its
+    /// record still when it went on, and whether a request of the removal was open there.
+    fn remove_with_a_stopped_replica(seed: u64, dies: bool) -> (bool, bool) {
+        const LIMIT: Duration = Duration::from_millis(200);
+        let known: Rc<RefCell<BTreeSet<At>>> = Rc::default();
+        let held: Rc<RefCell<Vec<(At, MemberId, usize)>>> = Rc::default();
+        let (known_here, held_here) = (known.clone(), held.clone());
+        let (had_record, is_open) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+        let (had_record_here, is_open_here) = (had_record.clone(), is_open.clone());
+        let (stage, looked) = (Cell::new(0), Cell::new(0));
+        let mut plan = SimOptions::new(6, seed).link(Link::Network);
+        (plan.time_limit, plan.steps_max) = (LIMIT, 50_000_000);
+        let report = sim::run(&plan, move |job: Job| {
+            let options = Options::new().replicas(3).partitions(16).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            let (state, remover) = (&store.state, MemberId(0));
+            let mut keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
+            let key = keys.find(|key| !store.replicas_of(key).contains(&remover));
+            let key = key.expect("some key");
+            let replicas = store.replicas_of(&key);
+            let turn = seed as usize % 3;
+            let (stopped, dead) =
+                (replicas[turn], replicas[(turn + 1 + seed as usize / 3 % 2) % 3]);
+            let records = || {
+                let op = RecordOp::begin(state).expect("begun");
+                state.survey(&op).expect("counted").records
+            };
+            if job.me() == remover {
+                store.put(&key, b"value").expect("put");
+                job.sleep(Duration::from_secs(1));
+                stage.set(1);
+                job.sleep(Duration::from_millis(2));
+                assert!(store.delete(&key).expect("deleted"));
+                nap(&job, "the stop", || stage.get() == 2);
+                job.sleep(LIMIT / 2);
+                if dies {
+                    job.fence(dead, Time::NEVER).expect("killed");
+                }
+                job.sleep(LIMIT * 3);
+                is_open_here.set(state.straggling_replica() == Some(stopped));
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                nap(&job, "the stopped replica", || stage.get() == 3);
+            } else if job.me() == stopped {
+                nap(&job, "the delete", || stage.get() == 1);
+                let partition = store.partition_of(&key).expect("a key");
+                let word = {
+                    let op = RecordOp::begin(state).expect("begun");
+                    op.partition_word(stopped, partition, PARTITION_FLOOR)
+                };
+                let floor = || job.load(Epoch::ANY, stopped, word).expect("a floor");
+                let before = floor();
+                while floor() == before {
+                    job.sleep(Duration::from_nanos(200));
+                }
+                job.sleep(Duration::from_nanos(seed * 7919 % 60_000));
+                stage.set(2);
+                job.inject(Fault::StopAtStep(1)).expect("a fault");
+                had_record_here.set(records() > 0);
+                stage.set(3);
+            } else if dies && job.me() == dead {
+                return nap(&job, "its death", || false);
+            }
+            nap(&job, "the stopped replica", || stage.get() == 3);
+            let until = job.now().after(Duration::from_secs(30));
+            while records() > 0 {
+                assert!(job.now() < until, "{} has a record with seed {seed}", job.me());
+                job.sleep(Duration::from_millis(10));
+            }
+            let rest = Duration::from_secs(10);
+            let (known, found) = reconciled(&job, "its blocks", rest, || blocks(&store));
+            known_here.borrow_mut().extend(known);
+            held_here.borrow_mut().extend(found);
+            looked.set(looked.get() + 1);
+            nap(&job, "the others", || looked.get() == if dies { 5 } else { 6 });
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        report.expect_ok();
+        let known = known.borrow();
+        let forgotten: Vec<_> =
+            held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();
+        assert!(forgotten.is_empty(), "seed {seed}: {forgotten:?}");
+        (had_record.get(), is_open.get())
+    }
+
+    #[test]
+    fn a_removal_ends_when_a_stopped_replica_goes_on() {
+        let runs = (0..48).map(|seed| remove_with_a_stopped_replica(seed, seed % 2 == 1));
+        let (had_record, open) = runs.fold((0, 0), |(all, open), (had_record, is_open)| {
+            (all + u32::from(had_record), open + u32::from(had_record && is_open))
+        });
+        assert!(had_record > 20 && open > 10, "{had_record} times, {open} times with a late swap");
     }
 }
