@@ -12,6 +12,8 @@ use outlast::store::{self, Store, StoreError};
 use outlast::{Job, MemberId};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -344,6 +346,49 @@ fn a_checkpoint_succeeds_while_the_verdict_is_adopted() {
             }
             meet(&job, &is_over, 4);
             regions.close().expect("closed");
+            end(&job, &store);
+        });
+    }
+}
+
+/// A program adopts the course of seats, which changes its version, while all seats are saved: no
+/// seat goes back.
+#[test]
+fn seats_are_saved_while_their_course_is_adopted() {
+    for seed in seeds(8) {
+        let (is_over, calls) = (Rc::new(Cell::new(0)), Arc::new(AtomicU32::new(0)));
+        run_with(sim(4, seed, Link::of_seed(seed)), move |job| {
+            let store = open_store(&job, 2);
+            let options = Protect::new(1000).set(3).lose(1).piece(64).every(Interval::Always);
+            let (calls, adopting, mine) = (calls.clone(), store.clone(), job.clone());
+            let ended = protect::run(&store, options, move |seat| {
+                calls.fetch_add(1, Ordering::SeqCst);
+                let mut adopts = None;
+                if seat.number() == 3 {
+                    let course = record(&adopting, "/c").expect("a record");
+                    let (store, job) = (adopting.clone(), mine.clone());
+                    let adopt = move || {
+                        for _ in 0..300 {
+                            store.adopt(&course).expect("adopted");
+                            job.sleep(Duration::from_micros(20));
+                        }
+                    };
+                    adopts = Some(mine.spawn("adopts", Box::new(adopt)).expect("an activity"));
+                }
+                for step in 0..10u64 {
+                    seat.barrier_point(&step.to_le_bytes())?;
+                }
+                if let Some(adopts) = adopts {
+                    nap(&mine, "the adopter", || adopts.is_finished());
+                }
+                Ok::<u32, ProtectError>(calls.load(Ordering::SeqCst))
+            });
+            let calls = ended.expect("ended")[0].1;
+            assert!(
+                calls <= 4,
+                "seed {seed}: the closures of four seats were called {calls} times"
+            );
+            meet(&job, &is_over, 4);
             end(&job, &store);
         });
     }
