@@ -35,8 +35,8 @@ pub(super) struct LateSwap {
 }
 
 impl Arena {
-    fn len(options: &Options) -> u64 {
-        Self::head_len(options.extents()) + options.extents() * EXTENT_SLOTS * options.slot_len()
+    fn len(extents: u64, options: &Options) -> u64 {
+        Self::head_len(extents) + extents * EXTENT_SLOTS * options.slot_len()
     }
 
     /// The length of the words of all extents, so that slots begin at a multiple of 64.
@@ -44,16 +44,16 @@ impl Arena {
         (extents * 8).next_multiple_of(64)
     }
 
-    /// Reserves this member's arena, with all extents free.
-    pub(super) fn lend(job: &Job, options: &Options) -> engine::Result<Arena> {
-        let offset = job.reserve(Self::len(options))?;
-        let head = vec![0; Self::head_len(options.extents()) as usize];
+    /// Reserves this member's arena of so many extents, all of them free.
+    pub(super) fn lend(job: &Job, extents: u64, options: &Options) -> engine::Result<Arena> {
+        let offset = job.reserve(Self::len(extents, options))?;
+        let head = vec![0; Self::head_len(extents) as usize];
         job.put(Epoch::ANY, job.me(), offset, &head)?;
-        Ok(Arena { offset, extents: options.extents() as u32 })
+        Ok(Arena { offset, extents: extents as u32 })
     }
 
     pub(super) fn give_back(&self, job: &Job, options: &Options) {
-        job.release(self.offset, Self::len(options));
+        job.release(self.offset, Self::len(u64::from(self.extents), options));
     }
 
     /// What the other members are told: the place of the arena, and all options.
@@ -61,8 +61,8 @@ impl Arena {
         [&[1], &self.offset.to_le_bytes()[..], format!("{options:?}").as_bytes()].concat()
     }
 
-    /// The arena of a member, or the reason why there is none.
-    pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Arena, String> {
+    /// The arena of a member, of so many extents as all of them, or the reason why there is none.
+    pub(super) fn decode(bytes: &[u8], extents: u64, options: &Options) -> Result<Arena, String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match bytes.split_first() {
             Some((1, rest)) if rest.len() >= 8 => {
@@ -72,7 +72,7 @@ impl Arena {
                     return Err(format!("other options: {} there, {own} here", text(others)));
                 }
                 let offset = u64::from_le_bytes(offset.try_into().expect("8 bytes"));
-                Ok(Arena { offset, extents: options.extents() as u32 })
+                Ok(Arena { offset, extents: extents as u32 })
             }
             Some((_, reason)) => Err(text(reason)),
             None => Err("an empty record".to_string()),
@@ -347,6 +347,33 @@ mod tests {
             .expect_ok();
         }
         assert!(late.get() > 0, "no swap was late");
+    }
+
+    /// The job has fewer members than a set has pieces, so each piece is longer. All members save
+    /// images of the length for which the images were opened, and each again with other bytes.
+    #[test]
+    fn a_small_job_has_room_for_what_it_was_opened_for() {
+        for (members, lose) in [(2, 1), (3, 1), (3, 2), (4, 3), (5, 3)] {
+            let saved = Rc::new(Cell::new(0));
+            let mut simulated = simulation(3, Link::Memory, Duration::from_secs(5));
+            simulated.members = members;
+            sim::run(&simulated, move |job: Job| {
+                let records = store::Options::new().replicas(members).partitions(8);
+                let store = Store::open(&job, records.expected_keys(64)).expect("opened");
+                let options = Options::new(20_000).set(8).lose(lose).piece(64).room(0);
+                let images = Images::open(&store, "test", options).expect("opened");
+                for number in 0..4 {
+                    let name = format!("image of {}", job.me());
+                    images.save(&name, b"", &[number; 20_000]).expect("there is room");
+                }
+                saved.set(saved.get() + 1);
+                nap(&job, "the others", || saved.get() == members);
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 
     /// Another member saves an image of this member anew: the extents of this member come back by
@@ -658,7 +685,8 @@ mod tests {
                 }
                 nap(&job, "the save", || reached(1));
                 images.close().expect("closed");
-                let len = super::Arena::len(&inner.options);
+                let arena = inner.arenas[job.me().index()].expect("an arena");
+                let len = super::Arena::len(arena.extents.into(), &inner.options);
                 let offset = job.reserve(len).expect("free");
                 job.put(Epoch::ANY, job.me(), offset, &vec![0; len as usize]).expect("put");
                 stage.fetch_add(1, Ordering::SeqCst);

@@ -171,8 +171,10 @@ impl Images {
             paths.push(job.domain(MemberId(member))?);
         }
         let fault = options.fault().or_else(|| Self::fault_of_store(store, &options, regulars));
+        let sets = fault.is_none().then(|| Sets::new(&paths, regulars, &options));
+        let extents = sets.as_ref().map_or(0, |sets| sets.extents(&options));
         let own = match &fault {
-            None => Arena::lend(&job, &options).map_err(|error| error.to_string()),
+            None => Arena::lend(&job, extents, &options).map_err(|error| error.to_string()),
             Some(fault) => Err(fault.clone()),
         };
         let prefix = [OF_MEMORY, name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
@@ -192,7 +194,7 @@ impl Images {
             let mut refusal = None;
             for &member in comm.members() {
                 let Some(value) = store.get(&arena_key(member))? else { continue };
-                match Arena::decode(value.bytes(), &options) {
+                match Arena::decode(value.bytes(), extents, &options) {
                     Ok(arena) => arenas[member.index()] = Some(arena),
                     Err(reason) => refusal = refusal.or(Some(format!("{member}: {reason}"))),
                 }
@@ -210,7 +212,6 @@ impl Images {
                 return Err(error);
             }
         };
-        let sets = fault.is_none().then(|| Sets::new(&paths, regulars, &options));
         if options.is_strict && sets.as_ref().is_some_and(|sets| sets.is_lower) {
             let reason = format!(
                 "the level {:?} has fewer than {} failure domains; choose a lower level or a \
