@@ -35,8 +35,8 @@ pub(super) struct LateSwap {
 }
 
 impl Arena {
-    fn len(options: &Options) -> u64 {
-        Self::head_len(options.extents()) + options.extents() * EXTENT_SLOTS * options.slot_len()
+    fn len(extents: u64, options: &Options) -> u64 {
+        Self::head_len(extents) + extents * EXTENT_SLOTS * options.slot_len()
     }
 
     /// The length of the words of all extents, so that slots begin at a multiple of 64.
@@ -44,16 +44,16 @@ impl Arena {
         (extents * 8).next_multiple_of(64)
     }
 
-    /// Reserves this member's arena, with all extents free.
-    pub(super) fn lend(job: &Job, options: &Options) -> engine::Result<Arena> {
-        let offset = job.reserve(Self::len(options))?;
-        let head = vec![0; Self::head_len(options.extents()) as usize];
+    /// Reserves this member's arena of so many extents, all of them free.
+    pub(super) fn lend(job: &Job, extents: u64, options: &Options) -> engine::Result<Arena> {
+        let offset = job.reserve(Self::len(extents, options))?;
+        let head = vec![0; Self::head_len(extents) as usize];
         job.put(Epoch::ANY, job.me(), offset, &head)?;
-        Ok(Arena { offset, extents: options.extents() as u32 })
+        Ok(Arena { offset, extents: extents as u32 })
     }
 
     pub(super) fn give_back(&self, job: &Job, options: &Options) {
-        job.release(self.offset, Self::len(options));
+        job.release(self.offset, Self::len(u64::from(self.extents), options));
     }
 
     /// What the other members are told: the place of the arena, and all options.
@@ -61,8 +61,8 @@ impl Arena {
         [&[1], &self.offset.to_le_bytes()[..], format!("{options:?}").as_bytes()].concat()
     }
 
-    /// The arena of a member, or the reason why there is none.
-    pub(super) fn decode(bytes: &[u8], options: &Options) -> Result<Arena, String> {
+    /// The arena of a member, of so many extents as all of them, or the reason why there is none.
+    pub(super) fn decode(bytes: &[u8], extents: u64, options: &Options) -> Result<Arena, String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match bytes.split_first() {
             Some((1, rest)) if rest.len() >= 8 => {
@@ -72,7 +72,7 @@ impl Arena {
                     return Err(format!("other options: {} there, {own} here", text(others)));
                 }
                 let offset = u64::from_le_bytes(offset.try_into().expect("8 bytes"));
-                Ok(Arena { offset, extents: options.extents() as u32 })
+                Ok(Arena { offset, extents: extents as u32 })
             }
             Some((_, reason)) => Err(text(reason)),
             None => Err("an empty record".to_string()),
@@ -251,6 +251,7 @@ mod tests {
     use crate::store::{self, Store};
     use crate::{Epoch, Job, MemberId};
     use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -347,6 +348,298 @@ mod tests {
             .expect_ok();
         }
         assert!(late.get() > 0, "no swap was late");
+    }
+
+    /// A replica of the records is stopped at any time of the first save of a name, and goes on
+    /// when the save has timed out. The name is not used again: what the save has claimed is named
+    /// by a record, or free. A name that is deleted then stays deleted.
+    #[test]
+    fn extents_of_a_first_save_with_an_unknown_outcome_come_back() {
+        const LIMIT: Duration = Duration::from_millis(50);
+        let unknown = Arc::new(AtomicU32::new(0));
+        for seed in 0..24 {
+            let (is_over, unknown) = (Rc::new(Cell::new(false)), unknown.clone());
+            let arrived = Rc::new(Cell::new(0));
+            sim::run(&simulation(seed, Link::Network, LIMIT), move |job: Job| {
+                let (store, images) = open(&job);
+                meet(&job, &arrived);
+                if job.me() == MemberId(0) {
+                    let inner = &images.inner;
+                    let holders = images.holders();
+                    let mut others = (1..4).map(MemberId);
+                    let other = others.find(|member| !holders.contains(member));
+                    let other = other.expect("a member without a piece");
+                    let mut deleted = Vec::new();
+                    for round in 0..6u64 {
+                        let name = format!("image {round}");
+                        let (own, saved, late) = (images.clone(), name.clone(), unknown.clone());
+                        let save = move || {
+                            let ended = own.save(&saved, b"", &[round as u8; 1500]);
+                            let is_late = matches!(ended, Err(ImageError::Timeout { .. }));
+                            late.fetch_add(u32::from(is_late), Ordering::SeqCst);
+                        };
+                        let saves = job.spawn("saves", Box::new(save)).expect("an activity");
+                        let after = (seed * 6 + round) * 7_919 % 60_000;
+                        job.sleep(Duration::from_nanos(after));
+                        job.inject(Fault::Stop(other)).expect("a fault");
+                        nap(&job, "the save", || saves.is_finished());
+                        job.inject(Fault::Resume(other)).expect("a fault");
+                        if round % 2 == 1 {
+                            nap(&job, "the end of the image", || images.delete(&name).is_ok());
+                            deleted.push(name);
+                        }
+                    }
+                    nap(&job, "free extents", || unnamed(inner) == 0);
+                    for name in deleted {
+                        let found = images.load(&name);
+                        assert!(matches!(found, Err(ImageError::Absent { .. })), "{found:?}");
+                    }
+                    is_over.set(true);
+                }
+                nap(&job, "the member that saves", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        let unknown = unknown.load(Ordering::SeqCst);
+        assert!(unknown > 10, "{unknown} saves had an unknown outcome");
+    }
+
+    /// The job has fewer members than a set has pieces, so each piece is longer. All members save
+    /// images of the length for which the images were opened, and each again with other bytes.
+    #[test]
+    fn a_small_job_has_room_for_what_it_was_opened_for() {
+        for (members, lose) in [(2, 1), (3, 1), (3, 2), (4, 3), (5, 3)] {
+            let saved = Rc::new(Cell::new(0));
+            let mut simulated = simulation(3, Link::Memory, Duration::from_secs(5));
+            simulated.members = members;
+            sim::run(&simulated, move |job: Job| {
+                let records = store::Options::new().replicas(members).partitions(8);
+                let store = Store::open(&job, records.expected_keys(64)).expect("opened");
+                let options = Options::new(20_000).set(8).lose(lose).piece(64).room(0);
+                let images = Images::open(&store, "test", options).expect("opened");
+                for number in 0..4 {
+                    let name = format!("image of {}", job.me());
+                    images.save(&name, b"", &[number; 20_000]).expect("there is room");
+                }
+                saved.set(saved.get() + 1);
+                nap(&job, "the others", || saved.get() == members);
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A replica of the records is stopped at any time while a generation is staged, and goes on
+    /// when that has timed out. No descriptor stays of a generation that was not staged.
+    #[test]
+    fn no_descriptor_of_a_generation_that_was_not_staged_stays() {
+        const LIMIT: Duration = Duration::from_millis(50);
+        let failed = Rc::new(Cell::new(0));
+        for seed in 0..24 {
+            let (is_over, failed) = (Rc::new(Cell::new(false)), failed.clone());
+            let arrived = Rc::new(Cell::new(0));
+            sim::run(&simulation(seed, Link::Network, LIMIT), move |job: Job| {
+                let (store, images) = open(&job);
+                meet(&job, &arrived);
+                if job.me() == MemberId(0) {
+                    let holders = images.holders();
+                    let mut others = (1..4).map(MemberId);
+                    let other = others.find(|member| !holders.contains(member));
+                    let other = other.expect("a member without a piece");
+                    for round in 0..6u64 {
+                        let (mine, reads) = (job.clone(), Arc::new(AtomicU32::new(0)));
+                        let counted = reads.clone();
+                        let stop = move || {
+                            let deadline = mine.now().after(Duration::from_secs(60));
+                            // 24 stripes are read for their fingerprints, and again to be put.
+                            while counted.load(Ordering::SeqCst) < 48 {
+                                assert!(mine.now() < deadline, "nothing is staged");
+                                mine.sleep(Duration::from_nanos(100));
+                            }
+                            let after = (seed * 6 + round) * 397 % 40_000;
+                            mine.sleep(Duration::from_nanos(after));
+                            mine.inject(Fault::Stop(other)).expect("a fault");
+                        };
+                        let stops = job.spawn("stops", Box::new(stop)).expect("an activity");
+                        let mut read = |_: u64, bytes: &mut [u8]| {
+                            reads.fetch_add(1, Ordering::SeqCst);
+                            bytes.fill(round as u8);
+                        };
+                        let name = format!("regions {round}");
+                        let staged = images.stage(&name, 7, b"", 1500, &mut read);
+                        nap(&job, "the stop", || stops.is_finished());
+                        failed.set(failed.get() + u32::from(staged.is_err()));
+                        if let Ok(staged) = staged {
+                            images.discard_staged(staged).expect("discarded");
+                        }
+                        job.inject(Fault::Resume(other)).expect("a fault");
+                        job.sleep(LIMIT);
+                    }
+                    let left = || images.inner.reachable_keys(b"d/");
+                    nap(&job, "no descriptor", || left() == (Vec::new(), Ok(())));
+                    job.sleep(Duration::from_secs(3));
+                    assert_eq!(left(), (Vec::new(), Ok(())));
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        assert!(failed.get() > 10, "{} generations were not staged", failed.get());
+    }
+
+    /// A save waits for a replica of the record in `commit`, and meanwhile more holders die than
+    /// may be lost. It succeeds all the same, and the image is there.
+    #[test]
+    fn an_image_whose_holders_die_before_its_commit_is_saved_again() {
+        let pause = Duration::from_millis(50);
+        let again = Rc::new(Cell::new(0));
+        for seed in 0..40 {
+            let (arrived, is_over, again) =
+                (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)), again.clone());
+            let mut options = sim::Options::new(6, seed).link(Link::Network);
+            (options.steps_max, options.stack_len) = (20_000_000, 2 << 20);
+            sim::run(&options, move |job: Job| {
+                let records = store::Options::new().replicas(3).partitions(8).expected_keys(64);
+                let store = Store::open(&job, records).expect("opened");
+                let options = Options::new(300).set(3).lose(1).piece(64).room(200);
+                let images = Images::open(&store, "test", options).expect("opened");
+                arrived.set(arrived.get() + 1);
+                nap(&job, "the others", || arrived.get() == 6);
+                if job.me() == MemberId(0) {
+                    let (inner, holders) = (&images.inner, images.holders());
+                    let dead = [holders[1], holders[2]];
+                    let replicas = |name: &String| store.replicas_of(inner.image_key(name));
+                    let name = (0..1000).map(|number| format!("image {number}"));
+                    let is_apart =
+                        |name: &String| replicas(name).iter().all(|other| !dead.contains(other));
+                    let name = name.into_iter().find(is_apart).expect("a record at others");
+                    let others = replicas(&name);
+                    let replica = *others.iter().rfind(|other| **other != job.me()).expect("other");
+                    let stage = Arc::new(AtomicU32::new(0));
+                    let (mine, begun) = (job.clone(), stage.clone());
+                    let faults = move || {
+                        let deadline = mine.now().after(Duration::from_secs(60));
+                        // Read for its fingerprint, and again to be put.
+                        while begun.load(Ordering::SeqCst) < 2 {
+                            assert!(mine.now() < deadline, "nothing is saved");
+                            mine.sleep(Duration::from_nanos(100));
+                        }
+                        mine.sleep(Duration::from_nanos(seed * 777));
+                        mine.inject(Fault::Stop(replica)).expect("a fault");
+                        mine.sleep(pause);
+                        for member in dead {
+                            mine.inject(Fault::Kill(member)).expect("a fault");
+                        }
+                        nap(&mine, "the deaths", || mine.view().dead.len() == 2);
+                        mine.inject(Fault::Resume(replica)).expect("a fault");
+                    };
+                    let faults = job.spawn("faults", Box::new(faults)).expect("an activity");
+                    let read = |_: u64, bytes: &mut [u8]| {
+                        stage.fetch_add(1, Ordering::SeqCst);
+                        bytes.fill(7);
+                    };
+                    images.save_from(&name, b"", 100, read).expect("saved");
+                    if job.view().dead.len() == 2 {
+                        again.set(again.get() + 1);
+                        assert_eq!(images.load(&name).expect("saved").bytes(), [7; 100]);
+                    }
+                    nap(&job, "the faults", || faults.is_finished());
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        assert!(again.get() >= 4, "{} saves waited in their commits", again.get());
+    }
+
+    /// The closure that gives the bytes of an image panics in the middle of a save. What the save
+    /// has claimed is free again, and the next save succeeds. When all images are deleted, this
+    /// member knows nothing of them any more.
+    #[test]
+    fn a_save_whose_closure_panics_keeps_no_extents() {
+        for link in [Link::Memory, Link::Network] {
+            sim::run(&simulation(5, link, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                if job.me() == MemberId(0) {
+                    let inner = &images.inner;
+                    for number in 0..18 {
+                        let name = format!("image {number}");
+                        // Each stripe is read for its fingerprint, and again to be put.
+                        let mut reads = 0;
+                        let read = |_: u64, bytes: &mut [u8]| {
+                            reads += 1;
+                            assert!(reads < 30 + number, "the closure fails");
+                            bytes.fill(1);
+                        };
+                        let save = || images.save_from(&name, b"", 1500, read);
+                        let ended = catch_unwind(AssertUnwindSafe(save));
+                        assert!(ended.is_err(), "{ended:?}");
+                        nap(&job, "free extents", || claimed(inner) == 0);
+                        images.save(&name, b"", &[2; 1500]).expect("saved");
+                        assert_eq!(images.delete(&name), Ok(true));
+                    }
+                    let known = super::lock(&inner.entries).len();
+                    assert_eq!(known, 0, "names that are not in use");
+                }
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// The first member dies at any time after all have agreed to close the images: no record stays
+    /// in the store.
+    #[test]
+    fn no_record_stays_when_the_first_member_dies_in_close() {
+        for seed in 0..24 {
+            let arrived = Rc::new(Cell::new(0));
+            let link = Link::of_seed(seed);
+            sim::run(&simulation(seed, link, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                let first = MemberId(0);
+                for number in 0..4 {
+                    images
+                        .save(&format!("{number} of {}", job.me()), b"", &[1; 99])
+                        .expect("saved");
+                }
+                meet(&job, &arrived);
+                if job.me() == first {
+                    let (mine, own) = (job.clone(), images.clone());
+                    let kill = move || {
+                        let deadline = mine.now().after(Duration::from_secs(60));
+                        while !own.inner.is_over() {
+                            assert!(mine.now() < deadline, "the members do not agree to close");
+                            mine.sleep(Duration::from_nanos(100));
+                        }
+                        mine.sleep(Duration::from_nanos(seed * 1_777));
+                        mine.inject(Fault::Kill(first)).expect("a fault");
+                    };
+                    job.spawn("kills", Box::new(kill)).expect("an activity");
+                }
+                let prefix = images.inner.prefix.clone();
+                images.close().expect("closed");
+                nap(&job, "the death", || !job.view().is_living(first));
+                assert_eq!(store.scan(&prefix).expect("listed").len(), 0, "records stay");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
     }
 
     /// Another member saves an image of this member anew: the extents of this member come back by
@@ -658,7 +951,8 @@ mod tests {
                 }
                 nap(&job, "the save", || reached(1));
                 images.close().expect("closed");
-                let len = super::Arena::len(&inner.options);
+                let arena = inner.arenas[job.me().index()].expect("an arena");
+                let len = super::Arena::len(arena.extents.into(), &inner.options);
                 let offset = job.reserve(len).expect("free");
                 job.put(Epoch::ANY, job.me(), offset, &vec![0; len as usize]).expect("put");
                 stage.fetch_add(1, Ordering::SeqCst);

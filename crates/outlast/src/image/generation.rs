@@ -6,7 +6,8 @@
 //! verdict is known, it is kept or discarded. Until then the slots of both generations are kept.
 //!
 //! A death between the two leaves a descriptor that no verdict names; the next holder of the image
-//! deletes it with [`Images::delete_generation`].
+//! deletes it with [`Images::delete_generation`]. If the store has not answered the put or the
+//! deletion of a descriptor, the activity that heals deletes it, and makes sure that it stays so.
 
 use super::save::{Entry, Read, Saved};
 use super::stripe::hash_key;
@@ -57,6 +58,8 @@ impl Inner {
             match self.store.put(&key, &saved.descriptor.encode()) {
                 Ok(_) => Ok(Staged { name: name.to_string(), generation, saved }),
                 Err(error) => {
+                    // The put may still happen.
+                    entry.given_up.push(key.clone());
                     self.drop_saved(entry, saved);
                     Err(error.into())
                 }
@@ -73,8 +76,17 @@ impl Inner {
     /// The generation does not count and never will: its slots are free.
     pub(super) fn discard_staged(&self, staged: Staged) -> ImageResult<()> {
         let key = self.generation_key(&staged.name, staged.generation);
-        let _ = self.store.delete(&key);
+        self.forget_generation(&key);
         self.with_entry_at_last(&key, |entry| self.drop_saved(entry, staged.saved))
+    }
+
+    /// Deletes the descriptor of a generation of this member that does not count any more: now, or
+    /// in the activity that heals, if the store does not answer.
+    pub(super) fn forget_generation(&self, key: &[u8]) {
+        if self.store.delete(key).is_err() {
+            // Closed images need it no more.
+            let _ = self.with_entry_at_last(key, |entry| entry.given_up.push(key.to_vec()));
+        }
     }
 
     /// Changes what this member knows of an image. It waits for another activity however long that
@@ -152,6 +164,12 @@ impl Images {
         let len = self.inner.prefix.len() + beginning.len();
         let of = |key: Vec<u8>| std::str::from_utf8(&key[len..]).ok()?.parse().ok();
         Ok(keys.into_iter().filter_map(of).collect())
+    }
+
+    /// Deletes the descriptor of a generation of this member that does not count any more, now or
+    /// later.
+    pub(crate) fn forget_generation(&self, name: &str, generation: u64) {
+        self.inner.forget_generation(&self.inner.generation_key(name, generation));
     }
 
     /// Deletes the descriptor of a generation that does not count any more.

@@ -104,6 +104,16 @@ impl Inner {
         result.map(|()| descriptors)
     }
 
+    /// All descriptors but those in lost partitions, whose images are lost.
+    pub(super) fn descriptors_left(&self) -> ImageResult<Vec<Described>> {
+        match self.reachable_descriptors() {
+            (descriptors, Ok(()) | Err(ImageError::Store(StoreError::DataLost { .. }))) => {
+                Ok(descriptors)
+            }
+            (_, Err(error)) => Err(error),
+        }
+    }
+
     /// The descriptors that can be read now; and an error if there may be others, because the
     /// primary of a partition does not answer or because a partition is lost.
     fn reachable_descriptors(&self) -> (Vec<Described>, ImageResult<()>) {
@@ -117,21 +127,22 @@ impl Inner {
                     descriptors.extend(descriptor.map(|descriptor| (key, version, descriptor)));
                 }
                 Ok(None) => {}
-                Err(error) => result = result.and(Err(error.into())),
+                Err(error) => result = also(result, error.into()),
             }
         }
         (descriptors, result)
     }
 
     /// The keys of records that begin so behind the prefix of these images, in the partitions that
-    /// can be listed now; and the first error of the others.
+    /// can be listed now; and an error of the others, that of a lost partition only if all of them
+    /// are lost.
     pub(super) fn reachable_keys(&self, beginning: &[u8]) -> (Vec<Vec<u8>>, ImageResult<()>) {
         let prefix = [&self.prefix[..], beginning].concat();
         let (mut keys, mut result) = (Vec::new(), Ok(()));
         for partition in 0..self.store.partitions() {
             match self.store.scan_partition(partition, &prefix) {
                 Ok(found) => keys.extend(found),
-                Err(error) => result = result.and(Err(error.into())),
+                Err(error) => result = also(result, error.into()),
             }
         }
         (keys, result)
@@ -386,6 +397,15 @@ impl Inner {
             true => Ok(()),
             false => Err(Rebuild::Again),
         }
+    }
+}
+
+/// The error of a listing in which this error follows a result: any other error counts before that
+/// of a lost partition, which lists nothing any more.
+fn also(result: ImageResult<()>, error: ImageError) -> ImageResult<()> {
+    match result {
+        Ok(()) | Err(ImageError::Store(StoreError::DataLost { .. })) => Err(error),
+        first => first,
     }
 }
 

@@ -6,7 +6,7 @@
 //! pieces than before when the next member leaves.
 //!
 //! Where no other member can hold a piece, the leaver goes if the image then lacks no more pieces
-//! than may be lost. It waits for no image that is lost already.
+//! than may be lost. It waits for no image that is lost already, also by the loss of its record.
 
 use super::descriptor::Descriptor;
 use super::heal::CHUNK;
@@ -81,7 +81,7 @@ impl Inner {
     ) -> ImageResult<Option<MemberId>> {
         let me = self.job.me();
         let (view, lasting) = (self.job.view(), self.lasting_view());
-        for (_, version, descriptor) in self.descriptors()? {
+        for (_, version, descriptor) in self.descriptors_left()? {
             let (owner, places) = (descriptor.owner, &descriptor.places);
             let is_here = places.iter().any(|place| place.member == me);
             if !is_here || lost.contains(&version) {

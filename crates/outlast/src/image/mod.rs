@@ -78,6 +78,7 @@ pub use load::Image;
 pub use options::{Level, Options};
 pub use regions::{Owner, Regions, Restored};
 
+use crate::engine::deadline::{self, Deadline};
 use crate::engine::{Activity, Done, MemberId, Pending, Time};
 use crate::job::Job;
 use crate::rma::{Agreement, Communicator};
@@ -171,8 +172,10 @@ impl Images {
             paths.push(job.domain(MemberId(member))?);
         }
         let fault = options.fault().or_else(|| Self::fault_of_store(store, &options, regulars));
+        let sets = fault.is_none().then(|| Sets::new(&paths, regulars, &options));
+        let extents = sets.as_ref().map_or(0, |sets| sets.extents(&options));
         let own = match &fault {
-            None => Arena::lend(&job, &options).map_err(|error| error.to_string()),
+            None => Arena::lend(&job, extents, &options).map_err(|error| error.to_string()),
             Some(fault) => Err(fault.clone()),
         };
         let prefix = [OF_MEMORY, name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
@@ -192,7 +195,7 @@ impl Images {
             let mut refusal = None;
             for &member in comm.members() {
                 let Some(value) = store.get(&arena_key(member))? else { continue };
-                match Arena::decode(value.bytes(), &options) {
+                match Arena::decode(value.bytes(), extents, &options) {
                     Ok(arena) => arenas[member.index()] = Some(arena),
                     Err(reason) => refusal = refusal.or(Some(format!("{member}: {reason}"))),
                 }
@@ -210,7 +213,6 @@ impl Images {
                 return Err(error);
             }
         };
-        let sets = fault.is_none().then(|| Sets::new(&paths, regulars, &options));
         if options.is_strict && sets.as_ref().is_some_and(|sets| sets.is_lower) {
             let reason = format!(
                 "the level {:?} has fewer than {} failure domains; choose a lower level or a \
@@ -326,11 +328,7 @@ impl Images {
     pub fn delete(&self, name: &str) -> ImageResult<bool> {
         self.inner.check_open()?;
         let key = self.inner.image_key(name);
-        self.inner.with_entry(&key, |entry| {
-            let existed = self.inner.store.delete(&key)?;
-            self.inner.forget(entry);
-            Ok(existed)
-        })
+        self.inner.with_entry(&key, |entry| self.inner.delete_image(entry, &key))
     }
 
     /// How many pieces of images are missing: their holders are dead, and no other member holds
@@ -394,16 +392,7 @@ impl Inner {
             && lock(&self.late_swaps).is_empty();
         let ended = self.agree_to_close(is_quiet)?;
         self.is_over.store(true, Ordering::SeqCst);
-        let first = (0..self.comm.size()).find(|rank| !ended.failed.contains(rank));
-        if first == Some(self.comm.rank()) {
-            let (keys, listed) = self.reachable_keys(b"");
-            let deleted = keys.iter().fold(listed, |result, key| {
-                result.and(self.store.delete(key).map(|_| ()).map_err(ImageError::from))
-            });
-            if let Err(error) = deleted {
-                tracing::warn!(%error, "records of closed images stay in the store");
-            }
-        }
+        self.delete_all_records(ended.failed);
         self.comm.free()?;
         if let Some(arena) = &self.arenas[self.job.me().index()]
             && ended.flags & QUIET != 0
@@ -412,6 +401,38 @@ impl Inner {
             arena.give_back(&self.job, &self.options);
         }
         Ok(())
+    }
+
+    /// Deletes all records: the first member that is not among these dead does it, and a further
+    /// agreement says that it has. If it has died meanwhile, the next member begins anew, since no
+    /// later opening finds the records.
+    fn delete_all_records(&self, mut dead: Vec<usize>) {
+        while let Some(first) = (0..self.comm.size()).find(|rank| !dead.contains(rank)) {
+            if first == self.comm.rank() {
+                // A stopped replica is waited for once, not for each record.
+                let _call = Deadline::call_until(self.job.deadline());
+                let (keys, listed) = self.reachable_keys(b"");
+                let deleted = keys.iter().fold(listed, |result, key| {
+                    let deleted = self.store.delete(key).map_err(ImageError::from);
+                    if deleted.is_ok() {
+                        deadline::restart();
+                    }
+                    result.and(deleted.map(drop))
+                });
+                if let Err(error) = deleted {
+                    tracing::warn!(%error, "records of closed images stay in the store");
+                }
+            }
+            match self.comm.agree_despite_failures(CLOSE) {
+                Ok(agreed) if agreed.failed.contains(&first) => dead = agreed.failed,
+                Ok(_) => return,
+                // A member that is stopped deletes them when it goes on.
+                Err(error) => {
+                    tracing::warn!(%error, "records of closed images may stay in the store");
+                    return;
+                }
+            }
+        }
     }
 
     /// Whether the images are of no use to any member any more.
@@ -549,7 +570,14 @@ struct Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let entry = std::mem::take(&mut self.entry);
-        lock(&self.inner.entries).insert(self.key.to_vec(), entry);
+        {
+            let mut entries = lock(&self.inner.entries);
+            match entry.is_vacant() {
+                // A program may give each image a name of its own.
+                true => entries.remove(self.key),
+                false => entries.insert(self.key.to_vec(), entry),
+            };
+        }
         let _ = self.inner.job.ring(self.inner.job.me());
     }
 }

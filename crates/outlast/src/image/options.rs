@@ -102,14 +102,18 @@ impl Options {
         }
     }
 
-    /// How many extents each member lends.
-    pub(super) fn extents(&self) -> u64 {
-        let data = (self.set - self.lose) as u64 * self.piece_len as u64;
-        // The newest image and the next one, at each member of the set.
-        let slots = 2 * self.set as u64 * self.bytes.div_ceil(data);
+    /// How many extents a member lends to the images of owners whose sets have so many members.
+    pub(super) fn extents(&self, sets: impl Iterator<Item = usize>) -> u64 {
+        let (mut slots, mut owners) = (0, 0);
+        for set in sets {
+            let data = (set - self.lose.min(set - 1)) as u64 * self.piece_len as u64;
+            // The newest image and the next one.
+            slots += 2 * self.bytes.div_ceil(data);
+            owners += 1;
+        }
         let slots = slots + slots * u64::from(self.room_percent) / 100;
         // An image rounds up at each of its holders, and a new image begins in new extents.
-        slots.div_ceil(EXTENT_SLOTS) + 2 * self.set as u64
+        slots.div_ceil(EXTENT_SLOTS) + 2 * owners
     }
 
     /// The length of a slot: a head and a piece.

@@ -325,7 +325,7 @@ impl Regions {
         inner.keep_staged(staged)?;
         // `free`: what the generation before named. A death here leaves records that no call reads;
         // the first caller deletes those of the dead.
-        let _ = inner.store.delete(&self.descriptor_key(inner.job.me(), before.0.generation));
+        inner.forget_generation(&self.descriptor_key(inner.job.me(), before.0.generation));
         if verdict.owners.first() == Some(&inner.job.me()) {
             for owner in before.0.owners.iter().filter(|owner| !verdict.owners.contains(owner)) {
                 let _ = inner.store.delete(&self.descriptor_key(*owner, before.0.generation));

@@ -10,7 +10,9 @@
 //! | `free` | slots and extents that no descriptor names are free | dead: a claim that finds no room takes them. Stopped: done when it goes on |
 //!
 //! The outcome of a commit may be unknown: the store says `Timeout`. The slots of both images are
-//! then kept until a later commit succeeded, which makes a late effect of the first impossible.
+//! then kept until a later commit succeeded, which makes a late effect of the first impossible. If
+//! none comes, the activity that heals puts the record anew, or deletes it once more if there is
+//! none: both have that effect, too.
 
 use super::code::Encoder;
 use super::descriptor::{Descriptor, Place, Stripe};
@@ -20,6 +22,7 @@ use super::{ImageError, ImageResult, Inner};
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending};
 use crate::store::{Expect, StoreError, mutant};
 use std::collections::{BTreeSet, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 
 /// What a member knows of an image that it saves.
@@ -34,12 +37,24 @@ pub(super) struct Entry {
     late: Vec<((), Pending)>,
     /// Extents to give back when no put is late.
     deferred: Vec<(MemberId, u32)>,
+    /// The keys of generations that will never count, and may have a descriptor all the same: the
+    /// store has not answered its put or its deletion.
+    pub(super) given_up: Vec<Vec<u8>>,
 }
 
 /// A save of this member.
 pub(super) struct Saved {
     pub(super) descriptor: Descriptor,
     fingerprints: Vec<u128>,
+}
+
+/// The numbers of the saves whose slots may be named by a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Saves {
+    /// The last save that is known to be committed.
+    committed: Option<u64>,
+    /// Saves whose commit has an unknown outcome.
+    unknown: Vec<u64>,
 }
 
 impl Saved {
@@ -56,9 +71,23 @@ pub(super) type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]);
 const WINDOW: usize = 64;
 
 impl Entry {
+    /// Whether this member knows nothing of the image, and has nothing to give back for it.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.live().next().is_none()
+            && self.late.is_empty()
+            && self.deferred.is_empty()
+            && self.given_up.is_empty()
+    }
+
     /// All saves whose slots may be named by a record.
     fn live(&self) -> impl Iterator<Item = &Saved> {
         self.current.iter().chain(&self.unsettled)
+    }
+
+    /// The numbers of these saves.
+    fn saves(&self) -> Saves {
+        let committed = self.current.as_ref().map(Saved::number);
+        Saves { committed, unknown: self.unsettled.iter().map(Saved::number).collect() }
     }
 
     /// The extents of these saves.
@@ -86,7 +115,11 @@ impl Inner {
                 match self.store.put_if(&key, &saved.descriptor.encode(), expect) {
                     Ok(_) => {
                         self.settle(entry, Some(saved));
-                        return Ok(());
+                        // More holders may have died since `recheck` than the image can lose. The
+                        // bytes are still here.
+                        if !self.has_lost_current(entry) {
+                            return Ok(());
+                        }
                     }
                     Err(StoreError::Conflict { .. }) => {
                         self.drop_saved(entry, saved);
@@ -108,6 +141,14 @@ impl Inner {
         })
     }
 
+    /// Whether more pieces of the committed save are lost than may be.
+    fn has_lost_current(&self, entry: &Entry) -> bool {
+        let view = self.job.view();
+        let is_lost =
+            |saved: &Saved| self.places_gone(&saved.descriptor, &view) > saved.descriptor.lose;
+        entry.current.as_ref().is_some_and(is_lost)
+    }
+
     /// After a lost commit: whether the record is a save of this member, whose outcome was unknown
     /// or which was healed meanwhile. Otherwise this member has nothing to compare with any more.
     fn adopt_unsettled(&self, entry: &mut Entry, key: &[u8]) -> ImageResult<bool> {
@@ -116,21 +157,16 @@ impl Inner {
             return Ok(false);
         };
         let found = Descriptor::decode(value.bytes());
-        let is_found =
-            |saved: &Saved| found.as_ref().is_some_and(|found| found.save == saved.descriptor.save);
         if let (Some(current), Some(found)) = (&entry.current, &found)
             && current.number() == found.save
         {
             self.move_pieces(entry, found.save, found.places.clone());
             return Ok(true);
         }
-        match entry.unsettled.iter().position(is_found) {
-            Some(index) => {
-                let save = entry.unsettled[index].number();
-                let places = found.map(|found| found.places).unwrap_or_default();
-                self.move_pieces(entry, save, places);
-                let saved = entry.unsettled.swap_remove(index);
-                self.settle(entry, Some(saved));
+        match found.filter(|found| entry.unsettled.iter().any(|saved| saved.number() == found.save))
+        {
+            Some(found) => {
+                self.adopt(entry, found);
                 Ok(true)
             }
             None => {
@@ -138,6 +174,14 @@ impl Inner {
                 Ok(false)
             }
         }
+    }
+
+    /// The record is a save of this member whose outcome was unknown: it is committed.
+    fn adopt(&self, entry: &mut Entry, found: Descriptor) {
+        self.move_pieces(entry, found.save, found.places);
+        let index = entry.unsettled.iter().position(|saved| saved.number() == found.save);
+        let saved = index.map(|index| entry.unsettled.swap_remove(index));
+        self.settle(entry, saved);
     }
 
     /// Computes and writes the pieces of a save. Nothing names them yet.
@@ -243,9 +287,16 @@ impl Inner {
         let mut encoder = Encoder::new(data, lose, self.options.piece_len);
         let mut puts: Vec<(usize, Pending)> = Vec::new();
         let mut fault = None;
+        let mut panic = None;
         let until = self.job.now().after(self.job.time_limit());
         for (&stripe, slot) in changed.iter().zip(free) {
-            fill(stripe, &mut buffer);
+            // A panic of the program's closure goes on when the puts are complete, and the extents
+            // are given back.
+            let filled = catch_unwind(AssertUnwindSafe(|| fill(stripe, &mut buffer)));
+            if let Err(payload) = filled {
+                panic = Some(payload);
+                break;
+            }
             all[stripe] = Stripe { slot, save };
             let mut put = |index: usize, piece: &[u8]| {
                 let place = &places[index];
@@ -279,6 +330,10 @@ impl Inner {
             fault = fault.or(Some(Error::Timeout { member: places[*index].member, limit }));
         }
         entry.late.extend(puts.into_iter().map(|(_, put)| ((), put)));
+        if let Some(payload) = panic {
+            self.give_back_later(entry, &claimed);
+            resume_unwind(payload);
+        }
 
         // `recheck`
         let view = self.job.view();
@@ -328,9 +383,28 @@ impl Inner {
         self.give_back_later(entry, &gone);
     }
 
-    /// The image is gone.
-    pub(super) fn forget(&self, entry: &mut Entry) {
+    /// Deletes an image; returns whether it existed.
+    pub(super) fn delete_image(&self, entry: &mut Entry, key: &[u8]) -> ImageResult<bool> {
+        let existed = match entry.unsettled.is_empty() {
+            true => self.store.delete(key)?,
+            // It may also come into being later, by a commit with an unknown outcome.
+            false => self.delete_surely(key)?,
+        };
         self.settle(entry, None);
+        Ok(existed)
+    }
+
+    /// Deletes a record; returns whether it existed. No put of it that was not answered in time
+    /// happens any more.
+    fn delete_surely(&self, key: &[u8]) -> ImageResult<bool> {
+        loop {
+            if self.store.delete(key)? {
+                return Ok(true);
+            }
+            if self.store.bar_late_puts(key)? {
+                return Ok(false);
+            }
+        }
     }
 
     /// Gives extents back, or keeps them until no put to any of them is late.
@@ -353,42 +427,87 @@ impl Inner {
         }
     }
 
-    /// `free` for images that this member does not save at present. Late puts may be over, and
-    /// another member may have replaced or deleted an image.
+    /// `free` for images that this member does not save at present. Late puts may be over, another
+    /// member may have replaced or deleted an image, and the outcome of a commit may be unknown.
     pub(super) fn audit(&self) -> ImageResult<()> {
-        let mut known: Vec<(Vec<u8>, Option<u64>)> = crate::sync::lock(&self.entries)
+        let mut known: Vec<(Vec<u8>, Saves)> = crate::sync::lock(&self.entries)
             .iter()
             .filter(|(_, entry)| !entry.is_busy)
-            .map(|(key, entry)| (key.clone(), entry.current.as_ref().map(Saved::number)))
+            .map(|(key, entry)| (key.clone(), entry.saves()))
             .collect();
         // In a fixed order: the order of engine calls is a part of what a seed replays.
         known.sort_unstable();
         let images = self.image_key("");
-        for (key, save) in known {
-            self.try_with_entry(&key, |entry| self.settle_late(entry));
+        let mut result = Ok(());
+        for (key, saves) in known {
+            let given_up = self.try_with_entry(&key, |entry| {
+                self.settle_late(entry);
+                entry.given_up.clone()
+            });
+            for old in given_up.unwrap_or_default() {
+                match self.delete_surely(&old) {
+                    Ok(_) => drop(self.try_with_entry(&key, |entry| {
+                        entry.given_up.retain(|kept| *kept != old);
+                    })),
+                    Err(error) => result = result.and(Err(error)),
+                }
+            }
             // The records of regions are replaced by their own member alone.
-            let Some(save) = save.filter(|_| key.starts_with(&images)) else { continue };
-            // The record is read without the entry: a save must not wait for a stopped replica. The
-            // save was committed before this read, so another record has replaced it.
-            let found = self.store.get(&key)?;
-            let found = found.and_then(|value| Descriptor::decode(value.bytes()));
-            if found.is_none_or(|found| found.save != save) {
-                self.try_with_entry(&key, |entry| {
-                    let is_current = entry.current.as_ref().map(Saved::number) == Some(save);
-                    if is_current && entry.unsettled.is_empty() {
-                        self.settle(entry, None);
-                    }
-                });
+            if key.starts_with(&images) && saves != Saves::default() {
+                result = result.and(self.audit_image(&key, &saves));
             }
         }
+        result
+    }
+
+    /// `free` for an image of which this member knows these saves: those that the record cannot
+    /// name any more are out of the race.
+    ///
+    /// It works without the entry, as far as it waits: a save must not wait for a stopped replica.
+    /// A save that is going on meanwhile changes the entry, and then the next audit does it.
+    fn audit_image(&self, key: &[u8], saves: &Saves) -> ImageResult<()> {
+        let value = self.store.get(key)?;
+        let found = value.as_ref().and_then(|value| Descriptor::decode(value.bytes()));
+        let is_current = found.as_ref().is_some_and(|found| Some(found.save) == saves.committed);
+        if is_current && saves.unknown.is_empty() {
+            return Ok(());
+        }
+        if !saves.unknown.is_empty() {
+            // Any of these commits may still happen if the record is as it was then. After another
+            // put, or a tombstone, it is not.
+            match &value {
+                None if !self.store.bar_late_puts(key)? => return Ok(()),
+                None => {}
+                Some(value) => {
+                    let expect = Expect::Version(value.version());
+                    match self.store.put_if(key, value.bytes(), expect) {
+                        Ok(_) => {}
+                        Err(StoreError::Conflict { .. }) => return Ok(()),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+        self.try_with_entry(key, |entry| {
+            if entry.saves() != *saves {
+                return;
+            }
+            match found {
+                Some(_) if is_current => {
+                    let current = entry.current.take();
+                    self.settle(entry, current);
+                }
+                Some(found) if saves.unknown.contains(&found.save) => self.adopt(entry, found),
+                _ => self.settle(entry, None),
+            }
+        });
         Ok(())
     }
 
     /// Whether an audit may have something to do.
     pub(super) fn has_saved(&self) -> bool {
         let entries = crate::sync::lock(&self.entries);
-        entries.values().any(|entry| entry.current.is_some() || !entry.late.is_empty())
-            || self.has_healed_extents()
+        entries.values().any(|entry| !entry.is_vacant()) || self.has_healed_extents()
     }
 
     /// After this member has healed an image and put its descriptor: updates what it knows of it.

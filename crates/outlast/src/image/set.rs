@@ -87,6 +87,19 @@ impl Sets {
         Sets { domains, sets, is_lower }
     }
 
+    /// How many extents each member lends: as many as the member with the most pieces needs, and
+    /// no fewer than in a job in which each set has as many members as was asked for. A smaller set
+    /// has longer pieces.
+    pub(super) fn extents(&self, options: &Options) -> u64 {
+        let mut held: Vec<Vec<usize>> = vec![Vec::new(); self.sets.len()];
+        for set in &self.sets {
+            set.iter().for_each(|member| held[member.index()].push(set.len()));
+        }
+        let asked = options.extents(std::iter::repeat_n(options.set, options.set));
+        let needed = held.into_iter().map(|sets| options.extents(sets.into_iter())).max();
+        asked.max(needed.unwrap_or(0))
+    }
+
     /// The members that hold the next image of an owner under a view, all in different domains.
     pub(super) fn choose(&self, owner: MemberId, view: &View) -> Vec<MemberId> {
         let base = &self.sets[owner.index() % self.sets.len()];

@@ -195,16 +195,22 @@ impl CourseRecord {
     /// `verdict`: this generation counts from now on, unless a rollback or a fault came first;
     /// returns whether it counts. Only the holder of seat 0 calls it.
     pub(super) fn decide(&self, rollback: u64, generation: u64) -> ProtectResult<bool> {
-        let (before, expect) = self.read()?;
-        let after = before.saved(generation);
-        if mutant("seat-verdict-after-rollback") {
-            self.store.put(&self.key, &after.encode())?;
-            return Ok(true);
+        loop {
+            let (before, expect) = self.read()?;
+            let after = before.saved(generation);
+            if mutant("seat-verdict-after-rollback") {
+                self.store.put(&self.key, &after.encode())?;
+                return Ok(true);
+            }
+            if before.rollback != rollback || before.fault.is_some() {
+                return Ok(false);
+            }
+            // Otherwise a program has adopted the record, which changes its version and no more.
+            // Each change has changed the version, so this ends.
+            if self.replace(&after, expect)? {
+                return Ok(true);
+            }
         }
-        if before.rollback != rollback || before.fault.is_some() {
-            return Ok(false);
-        }
-        self.replace(&after, expect)
     }
 
     /// `assign`: the course of the rollback that follows `rollback`. All members call it with equal

@@ -185,8 +185,7 @@ impl Seat {
         }
         let before = self.generation.replace(generation);
         if before != 0 {
-            // A record that stays is deleted by the next holder of the seat.
-            let _ = images.delete_generation(&self.period.run.image_name(self.number), before);
+            images.forget_generation(&self.period.run.image_name(self.number), before);
         }
         self.is_repeating.set(false);
         Ok(Point::Saved)

@@ -140,7 +140,7 @@ impl Shared {
     fn write(&self, attempt: &Attempt, frozen_for: Duration) -> Result<Taken, AttemptError> {
         let unfinished = Unfinished::begin(&self.folder)?;
         let number = unfinished.number();
-        match self.gather_parts(attempt, number) {
+        match self.gather_parts(attempt, &unfinished) {
             Ok(parts) => {
                 let records = parts.iter().map(|part| part.totals.records).sum();
                 let bytes = parts.iter().map(|part| part.totals.bytes).sum();
@@ -158,10 +158,15 @@ impl Shared {
     ///
     /// Writing has no time limit: each sign of life prolongs the wait. A member that has written
     /// its part may die.
-    fn gather_parts(&self, attempt: &Attempt, number: u64) -> Result<Vec<Part>, AttemptError> {
+    fn gather_parts(
+        &self,
+        attempt: &Attempt,
+        unfinished: &Unfinished,
+    ) -> Result<Vec<Part>, AttemptError> {
         let taken_at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let taken_at = taken_at.map_or(0, |since| since.as_secs());
-        let write = Message::Write { id: attempt.id, number, taken_at };
+        let (number, token) = (unfinished.number(), unfinished.token());
+        let write = Message::Write { id: attempt.id, number, token, taken_at };
         let limit = self.options.freeze_limit + self.job().time_limit();
         self.tell(attempt, &write);
         let mut until = self.job().now().after(limit);

@@ -4,7 +4,7 @@
 //! ```text
 //! PATH/generation-000041/member-0000.part ... manifest
 //! PATH/generation-000042/...
-//! PATH/generation-000043.unfinished/...      being written, or left by members that died
+//! PATH/generation-000043.TOKEN.unfinished/...  being written, or left by members that died
 //! ```
 //!
 //! The steps of the coordinator and the participants, and what the folder holds if all members die
@@ -18,7 +18,10 @@
 //! | rename the folder, sync the parent folder | **published** | the newest generation |
 //! | remove the generations that are too old | | generations that are too old |
 //!
-//! The next snapshot removes unfinished folders and generations that are too old.
+//! The next snapshot removes unfinished folders and generations that are too old. The token in the
+//! name of an unfinished folder is another one in each attempt. So a coordinator that was taken for
+//! dead, and wakes up when another one writes, finds its folder gone: it publishes no parts of the
+//! other, and no participant of its writes among them.
 //!
 //! The manifest names the parts with their lengths and checksums. A part or a manifest that does
 //! not fit is an error, never read as a shorter snapshot.
@@ -31,6 +34,8 @@ use std::path::{Path, PathBuf};
 
 const MANIFEST: &str = "manifest";
 const UNFINISHED: &str = ".unfinished";
+/// Stands before [`UNFINISHED`] in the name of a folder that is being removed.
+const REMOVED: &str = ".removed";
 const FIRST_LINE: &str = "outlast snapshot, format 1";
 /// The end of the range of generation numbers.
 const NUMBERS_END: u64 = 1 << 48;
@@ -143,6 +148,8 @@ pub fn find(path: &Path) -> Result<PathBuf> {
 pub struct Unfinished {
     folder: PathBuf,
     number: u64,
+    /// Tells the folders of two attempts at a generation apart.
+    token: u64,
 }
 
 impl Unfinished {
@@ -154,18 +161,23 @@ impl Unfinished {
             let path = entry.map_err(FolderError::io(folder))?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if name.starts_with("generation-") && name.ends_with(UNFINISHED) {
-                fs::remove_dir_all(&path).map_err(FolderError::io(&path))?;
+                remove_unfinished(&path).map_err(FolderError::io(&path))?;
             }
         }
         let number = list(folder)?.last().map_or(1, |last| last.number + 1);
-        let unfinished = Unfinished { folder: folder.into(), number };
-        make_private(&unfinished.path())?;
-        Ok(unfinished)
+        let mut unfinished = Unfinished { folder: folder.into(), number, token: new_token() };
+        loop {
+            match make_new(&unfinished.path()) {
+                Ok(()) => return Ok(unfinished),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => unfinished.token += 1,
+                Err(error) => return Err(FolderError::io(&unfinished.path())(error)),
+            }
+        }
     }
 
-    /// The generation that the coordinator has begun, for the participants.
-    pub fn at(folder: &Path, number: u64) -> Unfinished {
-        Unfinished { folder: folder.into(), number }
+    /// The generation that the coordinator has begun with this token, for the participants.
+    pub fn at(folder: &Path, number: u64, token: u64) -> Unfinished {
+        Unfinished { folder: folder.into(), number, token }
     }
 
     /// The generation's number.
@@ -173,8 +185,14 @@ impl Unfinished {
         self.number
     }
 
+    /// The token of this attempt.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
     fn path(&self) -> PathBuf {
-        self.folder.join(generation_name(self.number) + UNFINISHED)
+        let (name, token) = (generation_name(self.number), self.token);
+        self.folder.join(format!("{name}.{token:016x}{UNFINISHED}"))
     }
 
     /// The path of a member's part.
@@ -228,6 +246,33 @@ impl Unfinished {
     pub fn discard(self) {
         let _ = fs::remove_dir_all(self.path());
     }
+}
+
+/// A number that differs in each attempt, whichever job and member makes it.
+fn new_token() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanoseconds = since.map_or(0, |since| since.as_nanos() as u64);
+    nanoseconds ^ u64::from(std::process::id()) << 40
+}
+
+/// Removes an unfinished folder. Under another name first: its coordinator, should it still live,
+/// then publishes all of it or nothing.
+fn remove_unfinished(path: &Path) -> io::Result<()> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = name.trim_end_matches(UNFINISHED).trim_end_matches(REMOVED);
+    let removed = path.with_file_name(format!("{name}{REMOVED}{UNFINISHED}"));
+    match fs::rename(path, &removed) {
+        Ok(()) => fs::remove_dir_all(&removed),
+        // It was published meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a folder that is private to its owner, and does not exist yet.
+fn make_new(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().mode(0o700).create(folder)
 }
 
 /// Makes a folder that is private to its owner, if it does not exist.
@@ -384,6 +429,36 @@ mod tests {
         let second = write_generation(folder.path(), 2);
         assert_eq!(find(folder.path()).unwrap(), second);
         assert!(!left.path().exists());
+    }
+
+    /// A coordinator is taken for dead before it publishes, and goes on when another coordinator
+    /// has begun: what it publishes is nothing, and what the other publishes is whole.
+    #[test]
+    fn a_coordinator_that_wakes_up_late_publishes_nothing_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = write_generation(folder.path(), 1);
+        let write = |unfinished: &Unfinished, value: &[u8]| {
+            let generation = unfinished.number();
+            let header = Header { generation, member: 0, members: 1, replicas: 1, taken_at: 5 };
+            let mut writer = Writer::create(&unfinished.part(0), &header).unwrap();
+            writer.add(b"key", value, 0, 1).unwrap();
+            [Part { name: part_name(0), totals: writer.finish().unwrap() }]
+        };
+        let late = Unfinished::begin(folder.path()).unwrap();
+        let parts_of_late = write(&late, b"old");
+        let other = Unfinished::begin(folder.path()).unwrap();
+        let parts_of_other = write(&other, b"new");
+        let published = late.publish(&parts_of_late, 1);
+        assert!(published.is_err(), "{published:?}");
+        assert_eq!(find(folder.path()).unwrap(), before);
+        let newest = other.publish(&parts_of_other, 1).unwrap();
+        assert_eq!(find(folder.path()).unwrap(), newest);
+        let mut values = Vec::new();
+        for part in parts(&newest).unwrap() {
+            read_part(&newest, &part, |record| values.push(record.value)).unwrap();
+        }
+        assert_eq!(values, [b"new"]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
     }
 
     /// To open a named pipe for reading waits for a writer, which never comes.

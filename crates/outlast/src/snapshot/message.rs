@@ -28,8 +28,8 @@ pub(super) enum Message {
     /// Writes may begin. `in_time` says that the freeze lasted until now; `frozen_ns` is its
     /// length.
     Unfrozen { id: u64, in_time: bool, frozen_ns: u64 },
-    /// The lists fit together: write your part of this generation.
-    Write { id: u64, number: u64, taken_at: u64 },
+    /// The lists fit together: write your part of this generation, into the folder with this token.
+    Write { id: u64, number: u64, token: u64, taken_at: u64 },
     /// The part is being written: a sign of life, sent again and again.
     Writing { id: u64 },
     /// The part is on the disk.
@@ -87,7 +87,9 @@ impl Message {
             Message::Unfrozen { id, in_time, frozen_ns } => {
                 (5, vec![*id, u64::from(*in_time), *frozen_ns], "")
             }
-            Message::Write { id, number, taken_at } => (6, vec![*id, *number, *taken_at], ""),
+            Message::Write { id, number, token, taken_at } => {
+                (6, vec![*id, *number, *token, *taken_at], "")
+            }
             Message::Writing { id } => (7, vec![*id], ""),
             Message::Written { id, records, bytes, checksum } => {
                 (8, vec![*id, *records, *bytes, *checksum], "")
@@ -112,7 +114,7 @@ impl Message {
             3 => Message::Listed { id, partitions: word(1)?, sum: word(2)? },
             4 => Message::Unfreeze { id },
             5 => Message::Unfrozen { id, in_time: word(1)? != 0, frozen_ns: word(2)? },
-            6 => Message::Write { id, number: word(1)?, taken_at: word(2)? },
+            6 => Message::Write { id, number: word(1)?, token: word(2)?, taken_at: word(3)? },
             7 => Message::Writing { id },
             8 => Message::Written { id, records: word(1)?, bytes: word(2)?, checksum: word(3)? },
             9 => Message::Cancel { id },
@@ -137,7 +139,7 @@ mod tests {
             Message::Listed { id: 6, partitions: 7, sum: 8 },
             Message::Unfreeze { id: 9 },
             Message::Unfrozen { id: 10, in_time: true, frozen_ns: 23 },
-            Message::Write { id: 11, number: 12, taken_at: 13 },
+            Message::Write { id: 11, number: 12, token: 24, taken_at: 13 },
             Message::Writing { id: 14 },
             Message::Written { id: 15, records: 16, bytes: 17, checksum: 18 },
             Message::Cancel { id: 19 },

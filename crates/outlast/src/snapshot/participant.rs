@@ -114,7 +114,7 @@ impl Participant<'_> {
 
         let until = job.now().after(limit + job.time_limit());
         let write = self.wait_for(until, |order| matches!(order, Message::Write { .. }))?;
-        let Message::Write { number, taken_at, .. } = write else {
+        let Message::Write { number, token, taken_at, .. } = write else {
             return Err(ParticipantError::Cancelled);
         };
         let header = Header {
@@ -124,13 +124,19 @@ impl Participant<'_> {
             replicas: store.replicas() as u32,
             taken_at,
         };
-        self.write_part(&header, &part)
+        let unfinished = Unfinished::at(&self.shared.folder, number, token);
+        self.write_part(&unfinished, &header, &part)
     }
 
     /// Writes this member's part, no faster than the options allow. Returns the last answer.
-    fn write_part(&self, header: &Header, part: &CutPart<'_>) -> Result<Message, ParticipantError> {
+    fn write_part(
+        &self,
+        unfinished: &Unfinished,
+        header: &Header,
+        part: &CutPart<'_>,
+    ) -> Result<Message, ParticipantError> {
         let (shared, job, id) = (self.shared, self.shared.job(), self.id);
-        let path = Unfinished::at(&shared.folder, header.generation).part(header.member);
+        let path = unfinished.part(header.member);
         let failed = |error: std::io::Error| {
             ParticipantError::Failed(format!("{}: {error}", path.display()))
         };

@@ -4,6 +4,7 @@
 use crate::folders::folder_in_memory;
 use crate::members::{FOLDER, LIMIT, expect_ok, folder, is_member, members};
 use crate::reexecution::{self, ROLE, this_test};
+use crate::unfinished::unfinished;
 use outlast::launch::{Launch, Output, Running};
 use outlast::snapshot::{self, Options, SnapshotError, Snapshots};
 use outlast::store::{self, Store};
@@ -158,8 +159,9 @@ fn a_kill_during_a_snapshot_leaves_the_previous_snapshot() {
     let path = folder.path().join("snapshots");
     let mut running = start(test, 3, &path);
     let until = Instant::now() + LIMIT;
-    let unfinished = path.join("generation-000002.unfinished/member-0001.part");
-    while !unfinished.exists() {
+    let is_being_written =
+        || unfinished(&path, 2).is_some_and(|folder| folder.join("member-0001.part").exists());
+    while !is_being_written() {
         assert!(Instant::now() < until, "no second snapshot was begun");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -167,7 +169,7 @@ fn a_kill_during_a_snapshot_leaves_the_previous_snapshot() {
         running.kill(MemberId(member)).expect("killed");
     }
     running.wait(LIMIT);
-    assert!(unfinished.exists(), "it was finished before the kill");
+    assert!(is_being_written(), "it was finished before the kill");
     // Another job, of another size.
     expect_ok(start(test, 2, &path));
 }

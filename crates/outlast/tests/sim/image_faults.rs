@@ -12,6 +12,8 @@ use outlast::store::{self, Store, StoreError};
 use outlast::{Job, MemberId};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -195,6 +197,57 @@ fn images_are_healed_while_another_partition_is_lost() {
     }
 }
 
+/// All replicas of a partition die, and the loss is not accepted. Another member leaves all the
+/// same: the images whose records were there are lost, and it waits for the others alone.
+#[test]
+fn a_member_leaves_while_a_partition_is_lost() {
+    for seed in seeds(4) {
+        let (stage, arrived) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        run_with(sim(6, seed, Link::Network), move |job| {
+            let store = open_store(&job, 2);
+            let images = Images::open(&store, "test", small(2, 1)).expect("opened");
+            meet(&job, &arrived, 6);
+            let (first, leaver) = (MemberId(0), images.holders());
+            let reached = |number: u32| nap(&job, "the others", || stage.get() >= number);
+            if job.me() == first {
+                // The lock of leavers has a replica that lives.
+                let turn = store.replicas_of(b"\0outlast/leave");
+                let is_other = |replicas: &Vec<MemberId>| {
+                    !replicas.contains(&first)
+                        && !replicas.contains(&leaver[1])
+                        && !turn.iter().all(|replica| replicas.contains(replica))
+                };
+                let names = (0..1000).map(|number| format!("lost {number}"));
+                let lost = names.into_iter().find(|name| is_other(&store.replicas_of(name)));
+                let lost = lost.expect("some key");
+                let dying = store.replicas_of(&lost);
+                store.put(&lost, b"value").expect("put");
+                let key = save_apart_from(&store, &images, &dying);
+                for member in dying {
+                    job.inject(Fault::Kill(member)).expect("a fault");
+                }
+                nap(&job, "the loss", || store.get(&lost).is_err());
+                stage.set(leaver[1].0 + 1);
+                nap(&job, "the leaver", || job.view().dead.len() == 3);
+                assert!(matches!(store.get(&lost), Err(StoreError::DataLost { .. })));
+                let name = key.rsplit(|byte| *byte == b'/').next().expect("a name");
+                let name = String::from_utf8(name.to_vec()).expect("a name");
+                assert_eq!(images.load(&name).expect("loaded").bytes(), [1; 1500]);
+                store.accept_loss().expect("accepted");
+                stage.set(100);
+            } else {
+                nap(&job, "the loss", || stage.get() > 0);
+                if stage.get() == job.me().0 + 1 {
+                    return store.leave(job.now().after(LIMIT * 30)).expect("left");
+                }
+            }
+            reached(100);
+            images.close().expect("closed");
+            end(&job, &store);
+        });
+    }
+}
+
 /// A member closes the images alone, and wants to leave with a piece that must not be lost. It does
 /// not leave. When the others close the images, it closes them once more, and leaves.
 #[test]
@@ -344,6 +397,49 @@ fn a_checkpoint_succeeds_while_the_verdict_is_adopted() {
             }
             meet(&job, &is_over, 4);
             regions.close().expect("closed");
+            end(&job, &store);
+        });
+    }
+}
+
+/// A program adopts the course of seats, which changes its version, while all seats are saved: no
+/// seat goes back.
+#[test]
+fn seats_are_saved_while_their_course_is_adopted() {
+    for seed in seeds(8) {
+        let (is_over, calls) = (Rc::new(Cell::new(0)), Arc::new(AtomicU32::new(0)));
+        run_with(sim(4, seed, Link::of_seed(seed)), move |job| {
+            let store = open_store(&job, 2);
+            let options = Protect::new(1000).set(3).lose(1).piece(64).every(Interval::Always);
+            let (calls, adopting, mine) = (calls.clone(), store.clone(), job.clone());
+            let ended = protect::run(&store, options, move |seat| {
+                calls.fetch_add(1, Ordering::SeqCst);
+                let mut adopts = None;
+                if seat.number() == 3 {
+                    let course = record(&adopting, "/c").expect("a record");
+                    let (store, job) = (adopting.clone(), mine.clone());
+                    let adopt = move || {
+                        for _ in 0..300 {
+                            store.adopt(&course).expect("adopted");
+                            job.sleep(Duration::from_micros(20));
+                        }
+                    };
+                    adopts = Some(mine.spawn("adopts", Box::new(adopt)).expect("an activity"));
+                }
+                for step in 0..10u64 {
+                    seat.barrier_point(&step.to_le_bytes())?;
+                }
+                if let Some(adopts) = adopts {
+                    nap(&mine, "the adopter", || adopts.is_finished());
+                }
+                Ok::<u32, ProtectError>(calls.load(Ordering::SeqCst))
+            });
+            let calls = ended.expect("ended")[0].1;
+            assert!(
+                calls <= 4,
+                "seed {seed}: the closures of four seats were called {calls} times"
+            );
+            meet(&job, &is_over, 4);
             end(&job, &store);
         });
     }

@@ -195,6 +195,17 @@ impl Store {
         Ok(written.is_some())
     }
 
+    /// Makes sure that no put of this key that was not answered in time happens any more, if the
+    /// key does not exist: a tombstone takes the place of what such a put expects. Returns `false`,
+    /// and changes nothing, if the key exists.
+    pub(crate) fn bar_late_puts(&self, key: &[u8]) -> StoreResult<bool> {
+        check_key(key)?;
+        let written = self.state.write(key, false, |current, _| {
+            Ok(if current.is_none() { Change::Delete } else { Change::Nothing })
+        })?;
+        Ok(written.is_some())
+    }
+
     fn add_bytes(&self, key: &[u8], delta: i64) -> StoreResult<i64> {
         check_key(key)?;
         self.state.add_by_key(key, delta)
