@@ -1,21 +1,23 @@
 //! Finds out which remote members may have failed, and performs what the membership state machine
 //! demands (`membership.rs`).
 //!
-//! Nothing that a detector sees is proof. MPI calls a member failed when its process has ended, and
-//! also when its connection was cut. Silence of a node may mean a cut link, or that all its members
-//! are stopped. So a detector only ever causes [`Event::Suspected`]. A death is settled by the
-//! kernel's word ([`ProcessProbe`]), which is proof, or by a majority of the job (`quorum.rs`).
-//! What follows from a suspicion is done by the review at the end of [`Core::detect`].
+//! MPI and silence prove nothing. MPI calls a member failed when its process has ended, and also
+//! when its connection was cut. Silence of a node may mean a cut link, or that all its members are
+//! stopped. The word of the kernel ([`ProcessProbe`]) is proof, but it also enters here as a mere
+//! suspicion: whatever the detector finds, it causes [`Event::Suspected`]. The next review, at the
+//! end of [`Core::detect`], finds out for which suspects the death is settled: by the kernel, which
+//! is asked again, or by a majority of the job (`quorum.rs`).
 //!
-//! The kernel is asked in any case where it can be: MPI has its knowledge from daemons, which may
-//! be stopped or cut off themselves. The pidfds of all remote members under this kernel are polled
-//! once a second, and the pidfds of suspects in every review.
+//! The kernel is also asked if MPI reports nothing: MPI has its knowledge from daemons, which may
+//! be stopped or cut off themselves. Once a second the pidfds of all remote members under this
+//! kernel are polled, and a single member, each in turn, is checked for having replaced its memory.
+//! Both are asked about suspects in every review.
 //!
-//! Each member observes the silence of nodes (`silence.rs`), by the frames that any member of its
-//! own node receives: the quarantine that follows holds for its whole node. Silence counts only
-//! while a lease request to the node is open and this member has a lease, and not before the first
-//! frame of the node has arrived. In a job without leases (all members under a single kernel) there
-//! is no detection of silence.
+//! Each member observes the silence of nodes (`silence.rs`). The frames that any member of its own
+//! node receives count, since the quarantine that follows holds for the whole node. Silence counts
+//! only while a lease request to the silent node is open and this member has a lease, and not
+//! before the first frame of that node has arrived. In a job without leases (all members under a
+//! single kernel) there is no detection of silence.
 
 use super::core::Core;
 use super::membership::{self, Action, Event};
@@ -47,13 +49,14 @@ const SILENCE_STEP_MAX: Duration = Duration::from_millis(100);
 
 /// What the kernel can say about the process of a remote member.
 pub(super) enum ProcessProbe {
-    /// Nothing: the process runs under another kernel.
+    /// Nothing: the process runs under another kernel. Or the member is local, and the shm engine
+    /// watches it.
     Unavailable,
-    /// Nothing, because the majority is to decide, as a test wants it. This process can be
-    /// signalled.
+    /// Nothing, because `OUTLAST_MPI_WITNESS=votes` leaves the decision to a majority. This process
+    /// can be signalled.
     Signals(OwnedFd),
-    /// Whether this process has ended, or has called exec and thereby replaced its memory, of which
-    /// the file with this number was a part.
+    /// Whether this process has ended, or has called exec and thereby replaced its memory. Until
+    /// then it maps the file with this inode, which is the memory of its node.
     Process { pidfd: OwnedFd, pid: u32, inode: u64 },
 }
 
@@ -90,7 +93,7 @@ impl ProcessProbe {
     }
 }
 
-/// What the detectors remember.
+/// What the detector of this member remembers.
 pub(super) struct Detector {
     /// By member.
     pub(super) probes: Vec<ProcessProbe>,

@@ -1,8 +1,9 @@
 //! Keeps this member's lease, and tells the other nodes which members this node has quarantined.
 //! The rules and their proof are in `quorum.rs`. A member starts without a lease. It asks each
-//! remote node for a grant every 500 ms, and at once after a death that the node has not
-//! acknowledged. A member of a node answers for all of it, so a single member of each node is
-//! asked: the member that has answered last, and all members of the node once that member is late.
+//! remote node for a grant every 500 ms, and in the next review if the node has not acknowledged a
+//! death. The answer of a member counts for its whole node, so a single member of each node is
+//! asked: the member that has granted last. If it has not answered for 500 ms, all members of its
+//! node are asked, apart from those that this node has quarantined.
 //!
 //! The clock of leases goes on while the host is suspended ([`Shm::lease_clock`]).
 
@@ -139,9 +140,10 @@ impl Core {
 
     /// Finds out until when this member has a lease.
     pub(super) fn renew_lease(&mut self, node: &Shm) {
-        // The clock is read first, and then the log itself instead of the deaths that this member
-        // has applied: a local member may meanwhile have acknowledged a death to remote members,
-        // which rely on it that the dead member's grant no longer counts.
+        // The clock is read first, and then the log. The log itself is read, and not the deaths
+        // that this member has applied: a local member may have acknowledged a further death to a
+        // remote member meanwhile. The remote member then relies on the rule that no member of this
+        // node counts the dead member for its lease any more.
         let now = Shm::lease_clock();
         if let (Some(quorum), Some(death_order)) = (&mut self.quorum, node.death_order()) {
             quorum.shrink_voting_base(&death_order);

@@ -12,11 +12,15 @@
 //! # Terms
 //! - *Node mates* of a member: the other members of its node.
 //! - *Link*: the queue of frames to a remote member, with its flow control (`link.rs`).
-//! - *Quorum*: a majority of the voting base. The voting base is all members except the first
-//!   deaths in the log of this member's node, as far as every other node that has further members
-//!   has acknowledged them to this member (`quorum.rs`, rule 4). Quorums matter only in a job under
-//!   several kernels, or if `OUTLAST_MPI_WITNESS=votes` forbids to ask the kernel. In all other
-//!   jobs there are no quorums, and therefore no leases, no quarantine and no detection of silence.
+//! - *Death log*: the list of dead members in the memory of a node, in the order of entry. Its
+//!   length is the *epoch* of the node.
+//! - *Quorum*: a majority of the voting base. The voting base is all members, except the beginning
+//!   of the death log of this member's node, as far as the other nodes have acknowledged it to this
+//!   member (`quorum.rs`, rule 4). Quorums matter only in a job under several kernels, or if
+//!   `OUTLAST_MPI_WITNESS=votes` forbids to ask the kernel. In all other jobs there are no quorums,
+//!   and therefore no leases, no quarantine and no detection of silence.
+//! - *Lease*: the right of a member to reveal what the memory of its node holds. A member has it
+//!   while a quorum of nodes keeps granting it (`quorum.rs`, rule 2).
 //! - *Proof* of a death: the word of the kernel. A quorum decides without proof.
 //! - *Settled*: the question whether a suspect is dead is settled, by proof or by a quorum. This
 //!   does not make the member dead yet: see below. (To *confirm* is a step of a write in the store,
@@ -34,13 +38,13 @@
 //! | state | since when | consequence |
 //! |---|---|---|
 //! | *alive* | from the beginning | |
-//! | *suspected* | MPI calls the member failed; or the kernel says that its process has ended; or its node is silent; or rule 5 has chosen its node to go | a mark of this member alone, which proves nothing. [`Event::Suspected`] only changes the state; what follows is done by the next review |
-//! | *quarantined* | the next review of this member, or a review of another local member, has set the bit of the member in the memory of this node. Reviews set these bits only in a job with quorums, and never for a member whose process the kernel knows to live | no member of this node sends the member anything, for ever. This is this node's vote against it. The eviction wait begins as soon as a quorum has it in quarantine |
+//! | *suspected* | MPI calls the member failed; or the kernel says that its process has ended or runs another program; or its node has been silent for too long (`quorum.rs`, rule 1); or rule 5 has chosen its node to go | the state is known to this member alone, and proves nothing. [`Event::Suspected`] only changes the state; what follows is done by the next review |
+//! | *quarantined* | a review of this member or of another local member has set the *quarantine bit* of the member in the memory of this node. Reviews set these bits only in a job with quorums, and never for a member whose process the kernel knows to live | no member of this node sends the member anything, for ever. This is this node's vote against it. The eviction wait begins as soon as a quorum has it in quarantine |
 //! | *dead* | the member is in the death log of this node | its frames are dropped, requests to it fail, and its link is cleared. A member that has left is in the log too, with a flag, and counts as dead here |
 //!
 //! A living member can stay suspected, if the kernel knows it to live, or quarantined, if no quorum
-//! has it in quarantine. A member with an ended process stays suspected or quarantined while the
-//! question is open for any of its node mates ("Why the whole node" below).
+//! has it in quarantine. A member whose process has ended stays suspected or quarantined as long as
+//! the question is open for a living node mate of it ("Why the whole node" below).
 //!
 //! Local members, which share this member's node, go from alive to dead only: the kernel reports
 //! their deaths, and the shm engine enters them into the death log. Callers never pass local
@@ -59,14 +63,14 @@
 //! | its grant, as the late answer to an earlier request | counts. It is asked for no further grants |
 //! | its announcement that its node has quarantined members | recorded |
 //! | its request to kill a member of this node | done |
-//! | a request to it | dropped: the call ends with [`Error::Dead`](crate::engine::Error::Dead) once the member is dead, or with `Timeout` |
-//! | a message to it | dropped, and counted as sent while there is credit; then the call waits as a request does |
+//! | a request of this member to it | dropped: the call ends with [`Error::Dead`](crate::engine::Error::Dead) once the member is dead, or with `Timeout` |
+//! | a message of this member to it | dropped, and counted as sent while there is credit; without credit the call waits, as the call of a request does |
 //!
 //! # From suspicion to death
 //! Declaring a member dead enters it into the death log of this node. There are two ways to it:
 //!
 //! - *By decision.* The member is suspected or quarantined, the question is *settled* for it, and
-//!   each of its node mates is settled or dead too.
+//!   for each of its node mates the question is settled, or the node mate is dead.
 //!   - The kernel settles it if the process runs under the kernel of the deciding member: the
 //!     process has ended, as a pidfd tells that was opened at joining; or it runs another program
 //!     since `exec`, because the memory of its node is not among its mappings any more. This needs
@@ -93,13 +97,14 @@
 //! *A living member that was declared dead* ends its process as soon as it finds itself, without
 //! having left, in a frame or in its node's log. It cannot count on being told: the nodes that have
 //! it in quarantine or in their log send it nothing, so it hears of its death at most by a frame
-//! that was under way. As a rule its lease runs out, and it ends itself in a call that has waited
-//! for a lease for the time limit (`wait.rs`).
+//! that was under way. As a rule its lease runs out, and it ends itself in the first call that
+//! needs a lease when the member has been without a lease for the time limit (`wait.rs`). That time
+//! is counted from the loss of the lease, and not from the beginning of the call.
 //!
 //! # What happens on a death
 //! [`Event::Logged`] turns new entries of the death log into these actions:
 //!
-//! 1. [`Action::Disconnect`] for each dead member.
+//! 1. [`Action::Disconnect`] for each member that is new in the log.
 //! 2. [`Action::RenewLease`], since the voting base may have changed.
 //! 3. [`Action::AnnounceDeaths`] to all remote members, if a local member is among the dead. Every
 //!    local member announces the deaths, so the other nodes learn of them also if some local
@@ -177,7 +182,7 @@ pub(super) struct Membership {
     states: Vec<State>,
     /// The epoch of this node's death log up to which `states` has its deaths.
     seen_epoch: u64,
-    /// The members that their nodes were asked to kill.
+    /// The members that their node mates were asked to kill.
     fenced: MemberSet,
 }
 
@@ -227,7 +232,7 @@ impl Membership {
 
     /// Declares members dead whose death is settled, if each of their node mates is settled or dead
     /// too. The other settled members are fenced, once, unless the kernel was asked about them:
-    /// then their processes have ended.
+    /// then their processes have ended, or run another program.
     fn apply_settled(&mut self, settled: &MemberSet) -> Vec<Action> {
         let is_gone = |member: MemberId| settled.contains(member) || self.is_dead(member);
         let (dead, partly_gone): (Vec<MemberId>, Vec<MemberId>) =

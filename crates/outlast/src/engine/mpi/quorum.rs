@@ -9,9 +9,9 @@
 //!
 //! The answer is votes plus a lease. A node votes against a member by putting it in *quarantine*,
 //! and never takes the vote back. There is no ballot: each node announces its quarantines, and
-//! every member counts them for itself. A member that has known such votes of a majority for 2.5 s
-//! declares the other member dead. By then the lease of the other member must have run out, if it
-//! lives.
+//! every member counts them for itself. A member with a lease that has known such votes of a
+//! majority for 2.5 s declares the quarantined member dead. If the quarantined member lives, its
+//! own lease must have run out by then.
 //!
 //! A member without a lease executes operations, but holds back what they *reveal*, that is, tell a
 //! caller, about the memory of its node: results of its own operations on this memory, and replies
@@ -33,22 +33,23 @@
 //! X is any member. The rules have to be safe if X lives behind a cut link, and to make progress if
 //! X is dead. A is a member of another node that is to decide whether X is dead.
 //!
-//! 1. *Quarantine.* A node of which a member suspects X (`detector.rs`) quarantines X. This holds
-//!    for all members of the node at once, by a bit in the node's memory, and for ever, also if X
-//!    becomes reachable again: from then on no member of the node sends anything to X, above all no
-//!    lease grant. The node announces the quarantine to the other nodes
+//! 1. *Quarantine.* When a member suspects X (`detector.rs`), its node quarantines X. This holds
+//!    for all members of the node at once, by the *quarantine bit* of X in the node's memory, and
+//!    for ever, also if X becomes reachable again: from then on no member of the node sends
+//!    anything to X, above all no lease grant. The node announces the quarantine to the other nodes
 //!    ([`record_quarantine`](Quorum::record_quarantine)). A node never quarantines its own members,
-//!    nor a member whose process its kernel knows to live. A member suspects a node because of its
-//!    silence only while it has a lease itself: otherwise it may be the one that is cut off, and
-//!    since a quarantine is for ever, an outage of the whole network would end every member
-//!    (`silence.rs`). A silence of a third of the time limit is too long, at least 2 s.
+//!    nor a member whose process its kernel knows to live. A silence of a third of the time limit,
+//!    at least 2 s, is *too long*: a member then suspects all members of the silent node. It counts
+//!    the silence only while it has a lease itself. Without a lease it may itself be cut off. Since
+//!    a quarantine is for ever, an outage of the whole network would otherwise end every member
+//!    (`silence.rs`).
 //!
 //! 2. *Lease.* X keeps asking every remote node for a grant, and sends the request to a member that
 //!    its own node has not quarantined: every [`LEASE_REQUEST_PERIOD`], and earlier if a death was
 //!    not acknowledged yet, with at most a single open request to a member. A single member of each
 //!    node is asked, and all its members once that member has not answered for a period. A member
-//!    whose node has not quarantined X grants, on behalf of its whole node. One answer is enough
-//!    because the quarantine bit belongs to the node. And one answer has to be enough, because the
+//!    whose node has not quarantined X grants, on behalf of its whole node. A single answer is
+//!    enough because the quarantine bit belongs to the node. And it has to be enough, because the
 //!    other members of that node may be stopped, which is no death. A grant counts for [`LEASE`]
 //!    from the moment at which X *sent* the request, on a clock that goes on while the host sleeps
 //!    (`CLOCK_BOOTTIME`). X has a lease while the members of granting nodes are a majority
@@ -71,11 +72,13 @@
 //!    every *remaining node* has acknowledged to it
 //!    ([`shrink_voting_base`](Quorum::shrink_voting_base)). A remaining node is another node with a
 //!    member outside of the prefix. A node *acknowledges* the deaths of a prefix by granting a
-//!    lease request that was sent with these deaths in the sender's log: the request carries the
-//!    log, and the granting node enters its deaths before it grants. A grant names the epoch of the
-//!    request, so it acknowledges the first deaths of the log up to this number: that is why a
-//!    prefix is removed. A node with no member outside of the prefix need not acknowledge it, and
-//!    the member's own node need not either, since it shares the log.
+//!    lease request that was sent when these deaths were in the log of the sender's node. The
+//!    request, or an earlier frame on its link, carries these deaths, and the receiver enters them
+//!    into the log of its own node before it grants. A request has the epoch of the sender's node,
+//!    which is the length of its log, and the grant repeats it. So a grant acknowledges as many
+//!    deaths from the beginning of the log: that is why a prefix is removed. A node with no member
+//!    outside of the prefix need not acknowledge it, and the member's own node need not either,
+//!    since it shares the log.
 //!    - The base shrinks, so that a job can lose more than half of its hosts one after the other.
 //!    - It shrinks only after all remaining nodes have acknowledged the deaths, so that two sides
 //!      which know of different deaths never both have a majority. The proof below rests on this.
@@ -87,14 +90,14 @@
 //!
 //! 5. *Partial partitions.* Two nodes with living members are a *pair* if either has quarantined a
 //!    member of the other that is not dead. As a rule the link between the two nodes is cut, while
-//!    further nodes reach both; that further nodes do is not tested. Rule 3 does not say which of
-//!    the two has to go, and each would wait for the other for ever.
+//!    further nodes reach both. (The code does not check that there are further nodes.) Rule 3 does
+//!    not say which of the two nodes has to go, and each would wait for the other for ever.
 //!    - If the pairs that a member knows of stay unchanged for as long as a silence that is too
 //!      long (rule 1), it computes the group of nodes without a pair inside that has the most
-//!      living members (`partition.rs`). Nodes with equal knowledge of the pairs choose equal
-//!      groups. If each node took sides pair by pair instead, the nodes could end up without a
-//!      majority anywhere. The group is exact while up to 16 nodes are in pairs. With more nodes it
-//!      is found greedily, and may be smaller.
+//!      living members, and of equal groups the group with the lowest nodes (`partition.rs`). Nodes
+//!      with equal knowledge of the pairs choose equal groups. If each node took sides pair by pair
+//!      instead, the nodes could end up without a majority anywhere. The group is exact while up to
+//!      16 nodes are in pairs. With more nodes it is found greedily, and may be smaller.
 //!    - A member acts on it if its own node is in the group, and the nodes of the group from which
 //!      it has a grant that still counts (rule 2) are a majority, its own node included. Then it
 //!      suspects all members outside of the group ([`members_to_evict`](Quorum::members_to_evict)),
@@ -112,9 +115,10 @@
 //! z, when A counted the quarantining majority V of its voting base M − D: D are the deaths that A
 //! had removed from its base by then. Suppose that X has a lease at a later time t, by the granting
 //! majority Q of its own voting base M − E: E are the deaths that X has removed from its base by t.
-//! Then t > z + `EVICTION_WAIT`. X sent every request that counts in Q after t − `LEASE`, and it
-//! read the log of its node for this lease after t − `LEASE` too. Both were after z:
-//! `EVICTION_WAIT` is longer than `LEASE` by enough of a margin for clocks that differ in speed.
+//! A declared X dead at z + `EVICTION_WAIT` or later, and t is later than that. X sent every
+//! request that counts in Q after t − `LEASE`, and it read the log of its node for this lease after
+//! t − `LEASE` too. Both were after z: `EVICTION_WAIT` is longer than `LEASE` by enough of a margin
+//! for clocks that differ in speed.
 //!
 //! *V and Q have no member in common.* Suppose that c is in both. It is not of X's node, since a
 //! node does not quarantine its own members. So the node of c quarantined X before z, and granted a
@@ -142,16 +146,19 @@
 //! in E too. Here X may indeed have a lease. All members of V have died or were declared dead, and
 //! X's lease does no harm:
 //!
-//! - No node with a member outside of E ever learns that X was declared dead. For suppose that some
-//!   such nodes are told, and that P is the first of them. The frame that tells P comes from a
-//!   member of E: either from a member that has declared X dead itself, to which this proof applies
-//!   as to A; or from a member that was told before P, whose node then lies wholly in E. But P has
-//!   acknowledged E to X, since it has a member outside of E. From that acknowledgement on P drops
-//!   the frames of members of E. And P had not been told before it, or else it would have dropped
-//!   X's request. X's own node has E in its log, and drops these frames as well. A member of P may
-//!   be stopped between the check of the frame's sender and the entry of its deaths. So the log
-//!   itself refuses the deaths that a frame reports once the sender stands in it (`death_log.rs` of
-//!   the shm engine).
+//! - No node with a member outside of E ever learns that X was declared dead. X's own node has E in
+//!   its log, and drops the frames of members of E. Suppose that other nodes with a member outside
+//!   of E are told, and that P is the first of these nodes.
+//!   - The frame that tells P comes from a member of E. Either this member has declared X dead
+//!     itself, and the proof applies to it as to A; or it was told before P, and then its node lies
+//!     wholly in E.
+//!   - P has acknowledged E to X, since P has a member outside of E. From that acknowledgement on E
+//!     is in the log of P, and P drops the frames of members of E.
+//!   - Before that acknowledgement P cannot have been told either: X would have been in the log of
+//!     P, and P would have dropped X's request and acknowledged nothing.
+//!   - A member of P may be stopped between the check of a frame's sender and the entry of the
+//!     deaths that the frame reports. So the log itself refuses these deaths once the sender stands
+//!     in it (`death_log.rs` of the shm engine).
 //! - A member of E that still lives was declared dead before t. If t is the first moment in the job
 //!   at which a member that was declared dead has a lease, the member of E has had no lease since
 //!   its declared death, and has revealed nothing. From t on the nodes outside of E grant it
@@ -180,12 +187,13 @@
 //!   for example all at once; that no kernel can prove these deaths; and that the remaining members
 //!   are no majority of the voting base (less than half, or exactly half and its lowest member is
 //!   lost or dead). Then the remaining members have no lease. A call on the memory of their node
-//!   waits for the time limit of the job, and then ends the process of its caller. A call on an
-//!   unreachable member ends with `Timeout`.
-//! - If a node has quarantined a node that is not dead, it asks that node for no grants, and so
-//!   gets no acknowledgements of further deaths. Until the quarantined node is dead too, these
-//!   deaths stay in the voting base and make a majority harder to reach. The same holds for a node
-//!   that does not answer, because it is stopped or still joining, until it answers or is dead.
+//!   waits until its member has been without a lease for the time limit of the job, and then ends
+//!   the process. A call on an unreachable member ends with `Timeout`.
+//! - If a node has quarantined all living members of another node, it asks that node for no grants,
+//!   and so gets no acknowledgements of further deaths. Until the quarantined node is dead too,
+//!   these deaths stay in the voting base and make a majority harder to reach. The same holds for a
+//!   node that does not answer, because it is stopped or still joining, until it answers or is
+//!   dead.
 //! - If the largest group of rule 5 is no majority, no node is evicted (rule 5).
 //! - If all members of V die or are declared dead, and likewise all members that were told of X's
 //!   declared death, X may get a lease again: this is the remaining case of the proof. The values
@@ -204,13 +212,15 @@ use std::time::Duration;
 /// How long a grant counts, from the moment at which it was requested.
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
-/// How long a majority must have had a member in quarantine before the member is declared dead.
+/// How long a member must have known that a majority has another member in quarantine, before it
+/// declares that member dead.
 pub(super) const EVICTION_WAIT: Duration = Duration::from_millis(2500);
 
-/// How often a member asks each remote member for a grant, if that member answers.
+/// How often a member asks each remote node for a grant. A request to a member that has not
+/// answered the request before is not sent.
 pub(super) const LEASE_REQUEST_PERIOD: Duration = Duration::from_millis(500);
 
-/// What a member knows about grants and quarantines.
+/// What this member knows about grants and quarantines.
 pub(super) struct Quorum {
     /// By member: the number of its node, which is the lowest member of the node.
     node_of: Vec<usize>,
@@ -219,7 +229,7 @@ pub(super) struct Quorum {
     /// By node: the members that it has quarantined.
     quarantined_by: Vec<MemberSet>,
     /// By node: when this member sent the newest request that a member of the node has granted, and
-    /// the epoch that this member's node had then.
+    /// the epoch that this member's node had at that time.
     grants: Vec<Option<(Time, u64)>>,
     /// Since when a majority is known to have the member in quarantine.
     eviction_waits: HashMap<MemberId, Time>,
@@ -468,8 +478,8 @@ mod tests {
         assert_eq!(evicted(&[(0, 3), (1, 2), (2, 1)]), [2, 3]);
     }
 
-    /// Time in which a member was stopped does not count. A member without fresh grants
-    /// of a majority evicts no member: it may have lost the nodes that are to stay.
+    /// Time in which a member was stopped does not count. A member without fresh grants of a
+    /// majority evicts no member: it may have lost the nodes that are to stay.
     #[test]
     fn stopped_or_isolated_members_evict_no_member() {
         let mut quorum = Quorum::new(MemberId(0), vec![0, 1, 2]);

@@ -34,11 +34,12 @@
 //!
 //! 1. An intent lists every key that has a provisional version of its transaction, and is written
 //!    before the first of them.
-//! 2. An intent is decided once. A decided intent does not change before each of its keys was
-//!    applied or rolled back.
-//! 3. Only *apply*, *roll_back* and a second *lock* of its own transaction replace a provisional
-//!    version. Each of them writes from exactly the version that it found, and every member makes
-//!    an identical version, so the steps can be repeated.
+//! 2. An intent is decided once. A decided intent does not change before each of its keys has lost
+//!    its provisional version.
+//! 3. Only *apply*, *roll_back*, a second *lock* of its own transaction and, once the transaction
+//!    is aborted, a write of the key replace a provisional version. Each of them writes from
+//!    exactly the version that it found. Every member that does *apply* or *roll_back* makes an
+//!    identical version, so these steps can be repeated.
 //! 4. An intent record is reused only when no key has a provisional version of its transaction.
 //!
 //! # Callers
