@@ -54,6 +54,9 @@ pub(crate) struct Shared {
     activity: Mutex<Option<Activity>>,
     /// Open tasks that the board had no room for.
     without_hint: Mutex<Vec<TaskId>>,
+    /// Whether the workers are to be woken, because there are hints that they have not seen. An
+    /// activity does it: it waits for other members.
+    is_to_wake: AtomicBool,
 }
 
 impl Shared {
@@ -84,6 +87,7 @@ impl Shared {
             info: Mutex::new(info),
             activity: Mutex::default(),
             without_hint: Mutex::default(),
+            is_to_wake: AtomicBool::new(false),
         }
     }
 
@@ -163,14 +167,23 @@ impl Shared {
             }
         }
         if is_any {
-            view.living().for_each(|member| drop(job.ring(member)));
+            self.wake_all(job);
         }
         Ok(())
     }
 
+    /// Wakes the workers of all members. Not after the end of the runtime: the boards are given
+    /// back then.
+    fn wake_all(&self, job: &Job) {
+        if !self.is_closed.load(Ordering::SeqCst) {
+            let living: Vec<MemberId> = job.view().living().collect();
+            self.boards.wake(&living);
+        }
+    }
+
     /// Writes hints about tasks for which the board had no room before. A task that is done by now,
     /// or that belongs to another run, is a stale hint as any other.
-    fn advertise_the_rest(&self, job: &Job) {
+    fn advertise_the_rest(&self) {
         let waiting = std::mem::take(&mut *lock(&self.without_hint));
         if waiting.is_empty() || mutant("hints-once") {
             return;
@@ -181,7 +194,7 @@ impl Shared {
         let is_any = left.len() < count;
         lock(&self.without_hint).extend(left);
         if is_any {
-            job.view().living().for_each(|member| drop(job.ring(member)));
+            self.is_to_wake.store(true, Ordering::Relaxed);
         }
     }
 
@@ -260,17 +273,22 @@ impl Background {
             shared.countdown.store(0, Ordering::Relaxed);
         }
         shared.boards.show_life();
-        shared.advertise_the_rest(job);
+        shared.advertise_the_rest();
         let epoch = job.epoch().0;
         let done = shared.dead_done.load(Ordering::Acquire);
         let is_asked_once = mutant("heir-asked-once") && done >= done_word(run, 0);
         let is_done = done == done_word(run, epoch) || is_asked_once;
-        if epoch > 0 && shared.has_heirs && !is_done {
+        let is_to_reopen = epoch > 0 && shared.has_heirs && !is_done;
+        if is_to_reopen || shared.is_to_wake.load(Ordering::Relaxed) {
             let is_running = lock(&shared.activity).as_ref().is_some_and(|one| !one.is_finished());
             if !is_running {
                 let (shared, job_of_activity) = (shared.clone(), job.clone());
                 let body = move || {
-                    if shared.look_after_the_dead(&job_of_activity, run).is_ok() {
+                    let job = job_of_activity;
+                    if shared.is_to_wake.swap(false, Ordering::Relaxed) {
+                        shared.wake_all(&job);
+                    }
+                    if is_to_reopen && shared.look_after_the_dead(&job, run).is_ok() {
                         shared.dead_done.store(done_word(run, epoch), Ordering::Release);
                     }
                 };

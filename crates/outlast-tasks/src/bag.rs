@@ -99,7 +99,7 @@ impl Cx<'_> {
             {
                 let bytes = worker.encoded(B::NAME, postcard::to_stdvec(&part));
                 self.give(&mut state, &mut bag, bytes);
-                worker.boards.ring(&worker.boards.look().hungry);
+                worker.boards.wake_hungry(&worker.boards.look().hungry);
             } else if worker.unsaved.get().saturating_sub(state.saved_at) >= worker.half_beat.get()
             {
                 self.save_bag(&mut state, &bag);

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// How long a call on another board may take.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// How many hints a board has.
-const HINTS: usize = 32;
+/// How many hints a board has. With them it fills six cache lines.
+const HINTS: usize = 31;
 /// How many lifelines a board has: one for each power of two up to the greatest number of members.
 const LIFELINES: usize = 12;
 
@@ -29,7 +29,9 @@ const HUNGRY: usize = 2;
 const RUN: usize = HUNGRY + LIFELINES;
 /// The number of the session that the board belongs to.
 const SESSION: usize = RUN + 1;
-const FIRST_HINT: usize = SESSION + 1;
+/// How often other members have woken this one.
+const WOKEN: usize = SESSION + 1;
+const FIRST_HINT: usize = WOKEN + 1;
 const WORDS: usize = FIRST_HINT + HINTS;
 
 /// A hint: an open task. The word has 16 bits each for the worker and the slot, and the lower half
@@ -136,16 +138,33 @@ impl Boards {
         Look { over, hungry: hungry.collect() }
     }
 
-    /// Rings the hungry workers and takes them off the own board.
-    pub(crate) fn ring(&self, hungry: &[MemberId]) {
+    /// Wakes the hungry workers and takes them off the own board.
+    pub(crate) fn wake_hungry(&self, hungry: &[MemberId]) {
         let me = self.job.me();
         if hungry.is_empty() {
             return;
         }
         let _ = self.job.put(Epoch::ANY, me, self.at(me, HUNGRY), &[0; LIFELINES * 8]);
-        for &member in hungry {
+        self.wake(hungry);
+    }
+
+    /// Wakes workers that sleep: counts up on their boards, and rings them after that. The count
+    /// tells a worker why its bell has rung: between hosts each answer rings it, too.
+    pub(crate) fn wake(&self, members: &[MemberId]) {
+        let start = |&member: &MemberId| {
+            let add = Operation::FetchAdd { offset: self.at(member, WOKEN), delta: 1 };
+            self.job.start(Epoch::ANY, member, add)
+        };
+        self.finish(members.iter().map(start).collect());
+        for &member in members {
             let _ = self.job.ring(member);
         }
+    }
+
+    /// How often other members have woken this one.
+    pub(crate) fn times_woken(&self) -> u64 {
+        let me = self.job.me();
+        self.job.load(Epoch::ANY, me, self.at(me, WOKEN)).unwrap_or(0)
     }
 
     /// Writes a hint to the own board; returns whether there was room.
@@ -207,7 +226,7 @@ impl Boards {
         asked
     }
 
-    /// Tells the members that a run is over, and rings them.
+    /// Tells the members that a run is over, and wakes them.
     pub(crate) fn tell_over(&self, living: &[MemberId], run: u64) {
         let data = run.to_le_bytes();
         let start = |&member: &MemberId| {
@@ -215,9 +234,7 @@ impl Boards {
             self.job.start(Epoch::ANY, member, put)
         };
         self.finish(living.iter().map(start).collect());
-        for &member in living {
-            let _ = self.job.ring(member);
-        }
+        self.wake(living);
     }
 
     /// Counts the own sign of life up.

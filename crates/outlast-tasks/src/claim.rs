@@ -279,7 +279,7 @@ impl Worker {
         true
     }
 
-    /// The step `notify`: rings the worker that waits for a task.
+    /// The step `notify`: wakes the worker that waits for a task.
     fn notify(&self, hold: &Hold) {
         let Some(owner) = hold.id.owner() else {
             let living: Vec<MemberId> = self.view().living().collect();
@@ -294,7 +294,7 @@ impl Worker {
             owner
         };
         if waiter.0 != self.me {
-            let _ = self.job.ring(waiter);
+            self.boards.wake(&[waiter]);
         }
     }
 

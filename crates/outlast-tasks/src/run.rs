@@ -173,7 +173,7 @@ impl Tasks {
         let id = TaskId::root(run);
         let began = worker.job.now();
         loop {
-            let bell = worker.job.bell();
+            let (bell, seen) = (worker.job.bell(), worker.seen());
             let Some((record, version)) = worker.read(id) else {
                 let is_lowest = worker.view().living().next() == Some(worker.job.me());
                 if is_lowest || worker.job.now() >= began.after(PATIENCE) {
@@ -209,7 +209,7 @@ impl Tasks {
                 State::Withdrawn | State::RunFailed(_) => {}
             }
             worker.check_deadline();
-            let hold = worker.find_work(true, None).or_else(|| worker.rest(bell, true, true));
+            let hold = worker.find_work(true, None).or_else(|| worker.rest(seen, true, true));
             if let Some(hold) = hold {
                 worker.execute(hold, None);
             }

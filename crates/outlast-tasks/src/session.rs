@@ -16,15 +16,19 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::record::{Keys, WorkerInfo, decode, encode, hash};
 use crate::steps::mutant;
-use outlast::engine::Error as EngineError;
+use outlast::engine::{Bell, Error as EngineError};
 use outlast::store::{Expect, Store, StoreError, StoreResult};
-use outlast::{Job, MemberId};
+use outlast::{Job, MemberId, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How often a member that waits for others reads their keys, if no bell rings.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a member pauses before it reads the keys of others again between hosts, at first and at
+/// last: there the answers to what it reads ring its bell.
+const PAUSE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(10));
 
 /// A session, with what the members compare when they open it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -316,6 +320,7 @@ fn wait_for_all(
     let ring = || job.view().living().for_each(|member| drop(job.ring(member)));
     ring();
     let mut infos: Vec<Option<WorkerInfo>> = vec![None; job.members()];
+    let mut pause = PAUSE.0;
     loop {
         let bell = job.bell();
         let view = job.view();
@@ -340,7 +345,7 @@ fn wait_for_all(
         if job.now() >= deadline {
             return Err(Error::Store(StoreError::Timeout { member, limit: job.time_limit() }));
         }
-        job.park(bell, deadline.min(job.now().after(LOOK_AGAIN)));
+        pause_before_look(job, bell, deadline, &mut pause);
     }
 }
 
@@ -363,6 +368,7 @@ fn tell_clean(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> 
 fn end(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
     let job = store.job();
     let deadline = job.now().after(job.time_limit());
+    let mut pause = PAUSE.0;
     loop {
         let bell = job.bell();
         if !is_current(store, session)? {
@@ -394,7 +400,17 @@ fn end(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
             let limit = job.time_limit();
             return Err(Error::Store(StoreError::Timeout { member: lowest, limit }));
         }
+        pause_before_look(job, bell, deadline, &mut pause);
+    }
+}
+
+/// Waits a while before the keys of other members are read again.
+fn pause_before_look(job: &Job, bell: Bell, deadline: Time, pause: &mut Duration) {
+    if job.is_mapped() {
         job.park(bell, deadline.min(job.now().after(LOOK_AGAIN)));
+    } else {
+        job.sleep(*pause);
+        *pause = (*pause * 2).min(PAUSE.1);
     }
 }
 

@@ -13,12 +13,20 @@ use crate::steps::mutant;
 use crate::task::WEIGHT;
 use crate::worker::Worker;
 use outlast::engine::Bell;
-use outlast::{MemberId, Time};
+use outlast::{Epoch, MemberId, Time};
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// The longest time for which a worker that waits does not look at the record.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What a worker that is about to sleep has seen before it looked for work.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    bell: Bell,
+    times_woken: u64,
+    epoch: Epoch,
+}
 
 /// What a worker knows of a holder that it waits for.
 pub(crate) struct Watched {
@@ -53,7 +61,7 @@ impl Worker {
     ) -> Option<Outcome> {
         let mut is_prepared = false;
         loop {
-            let bell = self.job.bell();
+            let seen = self.seen();
             let (record, version) = self.read(id)?;
             let holder = match record.state {
                 State::Done(outcome) => {
@@ -113,15 +121,23 @@ impl Worker {
                 self.execute(hold, Some(frame));
                 continue;
             }
-            if let Some(hold) = self.rest(bell, false, may_take) {
+            if let Some(hold) = self.rest(seen, false, may_take) {
                 self.execute(hold, Some(frame));
             }
         }
     }
 
-    /// Asks others for work, and parks until the bell rings, for a bounded time. The boards are
-    /// read after that: a member that shared before it could see the question rings nobody.
-    pub(crate) fn rest(&self, bell: Bell, is_idle: bool, may_take: bool) -> Option<Box<Hold>> {
+    /// What this worker sees before it looks for work, so that it does not sleep if it is woken, or
+    /// a member dies, while it looks.
+    pub(crate) fn seen(&self) -> Seen {
+        let (bell, epoch) = (self.job.bell(), self.job.epoch());
+        Seen { bell, times_woken: self.boards.times_woken(), epoch }
+    }
+
+    /// Asks others for work, and sleeps until another member wakes this one, for a bounded time.
+    /// The boards are read before it sleeps: a member that shared before it could see the question
+    /// wakes nobody.
+    pub(crate) fn rest(&self, seen: Seen, is_idle: bool, may_take: bool) -> Option<Box<Hold>> {
         if may_take {
             let living: Vec<MemberId> = self.view().living().collect();
             let asked = self.boards.ask(&living);
@@ -130,8 +146,18 @@ impl Worker {
                 return found;
             }
         }
-        self.job.park(bell, self.job.now().after(LOOK_AGAIN));
-        None
+        let until = self.job.now().after(LOOK_AGAIN);
+        let mut bell = seen.bell;
+        loop {
+            self.job.park(bell, until);
+            // Between hosts the answers to what this worker has just asked ring its bell as well.
+            bell = self.job.bell();
+            let is_woken = self.job.is_mapped() || self.boards.times_woken() != seen.times_woken;
+            let is_over = self.job.now() >= until || self.job.has_ended();
+            if is_woken || is_over || self.job.epoch() != seen.epoch {
+                return None;
+            }
+        }
     }
 
     /// Helps with an open task that may not start on this stack: runs a descendant of it that may,

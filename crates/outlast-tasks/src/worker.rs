@@ -268,7 +268,7 @@ impl Worker {
         self.is_asked.set(is_hungry && !is_shared);
         if is_shared {
             // After the hint: a worker that got hungry meanwhile has looked before or is seen now.
-            self.boards.ring(&self.boards.look().hungry);
+            self.boards.wake_hungry(&self.boards.look().hungry);
         } else if is_saving {
             // Nothing to share: the next look need not walk up the stack again.
             self.due.set(now + BEAT_NS.0);

@@ -106,12 +106,17 @@ fn lanes(report: &TasksReport, timeline: &Timeline) -> String {
     for index in 0..=(seconds / tick) as u64 {
         let at = index as f64 * tick;
         let x = LEFT + width * at / seconds;
+        let anchor = match x {
+            _ if index == 0 => "start",
+            x if x > LEFT + width - RIGHT => "end",
+            _ => "middle",
+        };
         let _ = writeln!(
             svg,
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{at} s</text>",
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{} s</text>",
             bottom + 16.0,
-            if index == 0 { "start" } else { "middle" },
+            mark(at, tick),
         );
     }
     for (member, lane) in timeline.lanes.iter().enumerate() {
@@ -275,6 +280,12 @@ fn tick(seconds: f64) -> f64 {
     steps.into_iter().find(|step| seconds / step >= 5.0).unwrap_or(power)
 }
 
+/// A mark on the axis of time, with the digits that the distance of the marks needs.
+fn mark(at: f64, tick: f64) -> String {
+    let digits = (-tick.log10()).ceil().max(0.0) as usize;
+    format!("{at:.digits$}")
+}
+
 fn deaths(report: &TasksReport) -> String {
     let ms = |value: Option<f64>| value.map_or("-".to_string(), time);
     let rows = report.deaths.iter().map(|death| {
@@ -391,6 +402,10 @@ mod tests {
         for (seconds, marks) in [(0.9, 0.1), (3.0, 0.5), (12.0, 2.0), (60.0, 10.0)] {
             assert!((tick(seconds) - marks).abs() < 1e-9, "{seconds}: {}", tick(seconds));
         }
+        for (index, tick, text) in [(3, 0.1, "0.3"), (7, 0.02, "0.14"), (2, 0.5, "1.0")] {
+            assert_eq!(mark(f64::from(index) * tick, tick), text);
+        }
+        assert_eq!((mark(4.0, 2.0), mark(30.0, 10.0)), ("4".to_string(), "30".to_string()));
     }
 
     #[test]

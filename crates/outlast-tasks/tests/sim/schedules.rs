@@ -6,7 +6,7 @@
 use crate::trees::{Bomb, Pool, Tree, mix, seeds, small_store};
 use outlast::engine::Fault;
 use outlast::sim::{self, Action, Link, Report, When};
-use outlast::store::{Expect, Store};
+use outlast::store::{Expect, Store, Value};
 use outlast::{Job, MemberId, Time};
 use outlast_tasks::{Bag, Cx, Error, Options, Stats, Task, TaskError, Tasks};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,18 @@ thread_local! {
     static RUNNING: RefCell<HashMap<String, MemberId>> = RefCell::default();
     static STARTS: RefCell<HashMap<String, u32>> = RefCell::default();
     pub(crate) static STATS: RefCell<Vec<Stats>> = RefCell::default();
+}
+
+thread_local! {
+    /// How often a task was opened again while the heir of its sharer was stopped.
+    static OPENED_EARLY: Cell<u32> = const { Cell::new(0) };
+    /// Whether that heir goes on.
+    static IS_RESUMED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The member whose number is a value.
+fn member_of(value: Value) -> MemberId {
+    MemberId(u32::from_le_bytes(value.bytes().try_into().expect("4 bytes")))
 }
 
 /// Runs under a name, alone.
@@ -179,6 +191,12 @@ enum Part {
     Walk,
     WalkT,
     WalkC,
+    /// Dies while the lowest other member is stopped; the next life lets that member go on.
+    StopsLowest,
+    /// Waits for a child of its earlier life whose worker died, while the heir that owns the
+    /// child's record is stopped.
+    HeirStops,
+    HeirStopsC,
 }
 
 impl Task for Part {
@@ -373,6 +391,69 @@ impl Task for Part {
                 mark(cx, "walk c");
                 wait_for_deaths(cx, 1);
                 die(cx, "walk c", 1);
+                100
+            }
+            Part::StopsLowest => {
+                let job = cx.store().job().clone();
+                if let Ok(stopped) = cx.store().get(b"stopped").map(|found| found.map(member_of))
+                    && let Some(stopped) = stopped
+                {
+                    // Nobody but the other members has opened the root again.
+                    job.inject(Fault::Resume(stopped)).expect("goes on");
+                    return 1;
+                }
+                let lowest = job.view().living().find(|&member| member != cx.me());
+                let lowest = lowest.expect("another member");
+                cx.store().put(b"stopped", &lowest.0.to_le_bytes()).expect("room");
+                job.inject(Fault::Stop(lowest)).expect("stops");
+                job.fence(cx.me(), Time::NEVER).expect("dies");
+                0
+            }
+            Part::HeirStops => {
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "heir stops c");
+                    if cx.store().put_if(b"first", &cx.me().0.to_le_bytes(), Expect::Absent).is_ok()
+                    {
+                        die(cx, "heir stops", 1);
+                    }
+                    cx.store().put(b"second", &cx.me().0.to_le_bytes()).expect("room");
+                    mark(cx, "heir stops again");
+                    // The store waits for the heir in some schedules: it does not repair.
+                    let (job, store) = (cx.store().job().clone(), cx.store().clone());
+                    let resume = move || {
+                        job.sleep(Duration::from_secs(3));
+                        IS_RESUMED.set(true);
+                        if let Ok(Some(heir)) = store.get(b"heir") {
+                            let _ = job.inject(Fault::Resume(member_of(heir)));
+                        }
+                    };
+                    cx.store().job().spawn("resumes", Box::new(resume)).expect("spawns");
+                    10u64
+                };
+                let (left, right) = cx.join_with(left, Part::HeirStopsC);
+                left + right
+            }
+            Part::HeirStopsC => {
+                let _alone = Alone::begin("heir stops c alone", cx);
+                mark(cx, "heir stops c");
+                wait_for(cx, "heir stops again");
+                // By then the second life waits.
+                cx.work(Duration::from_millis(20));
+                let job = cx.store().job().clone();
+                if cx.store().exists(b"heir").expect("reads") {
+                    let is_early = u32::from(!IS_RESUMED.get());
+                    OPENED_EARLY.set(OPENED_EARLY.get() + is_early);
+                    return 100;
+                }
+                let member_in =
+                    |key: &[u8]| member_of(cx.store().get(key).expect("reads").expect("is there"));
+                let (first, second) = (member_in(b"first"), member_in(b"second"));
+                let heir = cx.store().heir_of(first);
+                if heir != cx.me() && heir != second {
+                    cx.store().put(b"heir", &heir.0.to_le_bytes()).expect("room");
+                    job.inject(Fault::Stop(heir)).expect("stops");
+                    job.fence(cx.me(), Time::NEVER).expect("dies");
+                }
                 100
             }
             Part::Reuses => {
@@ -972,6 +1053,23 @@ fn an_heir_that_does_nothing_holds_nobody_up() {
             assert!(matches!(output, Ok(7 | 17)), "{output:?}");
         });
     }
+}
+
+#[test]
+fn the_root_is_opened_again_while_the_lowest_living_member_is_stopped() {
+    for seed in seeds(0..12) {
+        run(&sim(4, seed), often, Part::StopsLowest, |_, output| assert_eq!(output, Ok(1)));
+    }
+}
+
+#[test]
+fn a_task_is_opened_again_while_the_heir_of_its_sharer_is_stopped() {
+    OPENED_EARLY.take();
+    for seed in seeds(0..16) {
+        IS_RESUMED.take();
+        run(&sim(6, seed), often, Part::HeirStops, |_, output| assert_eq!(output, Ok(110)));
+    }
+    assert!(OPENED_EARLY.get() > 0, "the task was opened by its owner alone");
 }
 
 #[test]

@@ -21,6 +21,8 @@ const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 enum Step {
     /// Stops the worker that waits in `Waits`, panics, and lets that worker go on later.
     Panics,
+    /// As `Panics`, with the worker of `Works`, which is in the middle of its work.
+    PanicsUnheard,
     Waits,
     Works,
     /// Does not look until it ends.
@@ -42,6 +44,23 @@ fn put_me(cx: &Cx<'_>, key: &str) {
     cx.store().put(key.as_bytes(), &cx.me().0.to_le_bytes()).expect("room");
 }
 
+/// Panics while the member in a key is stopped. The member goes on later.
+fn panic_unheard_by(cx: &mut Cx<'_>, key: &str) -> u64 {
+    wait_for(cx, "works");
+    // By then the workers of the other tasks work or wait.
+    cx.work(MILLIS(150));
+    let stopped = member_in(cx.store(), key);
+    let job = cx.store().job().clone();
+    job.inject(Fault::Stop(stopped)).expect("stops");
+    let of_activity = job.clone();
+    let resume = move || {
+        of_activity.sleep(MILLIS(400));
+        let _ = of_activity.inject(Fault::Resume(stopped));
+    };
+    job.spawn("resumes", Box::new(resume)).expect("spawns");
+    std::panic::resume_unwind(Box::new("the left half"))
+}
+
 impl Task for Step {
     const NAME: &'static str = "step";
     type Output = u64;
@@ -49,22 +68,12 @@ impl Task for Step {
     fn run(self, cx: &mut Cx<'_>) -> u64 {
         match self {
             Step::Panics => {
-                let left = |cx: &mut Cx<'_>| -> u64 {
-                    wait_for(cx, "works");
-                    // By then the worker of the right half waits.
-                    cx.work(MILLIS(150));
-                    let waiter = member_in(cx.store(), "waiter");
-                    let job = cx.store().job().clone();
-                    job.inject(Fault::Stop(waiter)).expect("stops");
-                    let of_activity = job.clone();
-                    let resume = move || {
-                        of_activity.sleep(MILLIS(400));
-                        let _ = of_activity.inject(Fault::Resume(waiter));
-                    };
-                    job.spawn("resumes", Box::new(resume)).expect("spawns");
-                    std::panic::resume_unwind(Box::new("the left half"))
-                };
+                let left = |cx: &mut Cx<'_>| panic_unheard_by(cx, "waiter");
                 cx.join_with(left, Step::Waits).0
+            }
+            Step::PanicsUnheard => {
+                let left = |cx: &mut Cx<'_>| panic_unheard_by(cx, "worker");
+                cx.join_with(left, Step::Works).0
             }
             Step::Waits => {
                 put_me(cx, "waiter");
@@ -76,6 +85,7 @@ impl Task for Step {
                 left + right
             }
             Step::Works => {
+                put_me(cx, "worker");
                 mark(cx, "works");
                 (0..1_000).for_each(|_| cx.work(MILLIS(10)));
                 2
@@ -120,12 +130,13 @@ fn steps() -> Options {
 
 #[test]
 fn a_worker_that_was_not_told_the_end_of_a_run_finds_it_at_the_root() {
-    for seed in seeds(0..20) {
+    let roots = [Step::Panics, Step::PanicsUnheard];
+    for (seed, root) in seeds(0..20).flat_map(|seed| roots.clone().map(|root| (seed, root))) {
         let options = sim(5, seed).link(Link::Network);
         sim::run(&options, move |job| {
             let store = Store::open(&job, small_store().replicas(1)).expect("opens");
             let tasks = Tasks::open(&store, steps()).expect("opens");
-            let error = tasks.run(Step::Panics).expect_err("panics");
+            let error = tasks.run(root.clone()).expect_err("panics");
             let expected = TaskError::Panicked {
                 task: "step".to_string(),
                 message: "the left half".to_string(),

@@ -340,6 +340,39 @@ fn options_of_any_size_are_taken() {
 }
 
 #[test]
+fn a_worker_without_work_sleeps_between_hosts() {
+    for seed in seeds(0..4) {
+        let options = sim(3, seed).link(Link::Network);
+        let root = Shape::Busy(2_000);
+        let report = run(&options, shapes, root, |_, output| assert_eq!(output, Ok(1)));
+        // Two workers have no work for two seconds, and look ten times a second.
+        let operations: Vec<u64> = report.counters.iter().map(|one| one.operations).collect();
+        let idle = operations.iter().filter(|&&count| count < 5_000).count();
+        assert!(idle >= 2, "seed {seed}: {operations:?}");
+    }
+}
+
+#[test]
+fn a_member_that_waits_for_the_others_to_open_sleeps_between_hosts() {
+    for seed in seeds(0..4) {
+        let mut options = sim(6, seed).link(Link::Network);
+        options.steps_max = 20_000_000;
+        let report = sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            job.sleep(MILLIS(500) * job.me().0);
+            let tasks = Tasks::open(&store, shapes()).expect("opens");
+            job.sleep(MILLIS(500) * job.me().0);
+            tasks.close().expect("closes");
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        let report = report.expect_ok();
+        let operations: Vec<u64> = report.counters.iter().map(|one| one.operations).collect();
+        assert!(operations.iter().all(|&count| count < 20_000), "seed {seed}: {operations:?}");
+    }
+}
+
+#[test]
 fn a_single_task_of_all_has_a_strand_of_its_own() {
     for seed in seeds(0..12) {
         run(&sim(4, seed), shapes, Shape::Singles, |_, output| assert_eq!(output, Ok(303)));

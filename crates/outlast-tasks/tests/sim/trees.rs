@@ -240,7 +240,19 @@ fn total(name: &'static str, count: u64) {
 }
 
 /// An attempt at a node. It ends when it is dropped, also when its member dies.
-struct Attempt(u64);
+pub(crate) struct Attempt(u64);
+
+/// Begins an attempt at a node.
+pub(crate) fn attempt(node: u64, member: MemberId) -> Attempt {
+    Attempt::begin(node, member)
+}
+
+/// Fails if two attempts at a node have overlapped, and forgets all of them.
+pub(crate) fn end_attempts(seed: u64) {
+    RUNNING.take();
+    let violations = VIOLATIONS.take();
+    assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+}
 
 impl Attempt {
     fn begin(node: u64, member: MemberId) -> Attempt {
@@ -324,8 +336,7 @@ impl Scenario {
         if std::env::var_os("OUTLAST_TRACE").is_some() {
             report.trace.iter().for_each(|line| println!("{line}"));
         }
-        let violations = VIOLATIONS.take();
-        assert!(violations.is_empty(), "seed {}: {violations:#?}", self.seed);
+        end_attempts(self.seed);
         total("kills", report.kills);
         total("stops", report.stops);
         total("steps", report.steps);

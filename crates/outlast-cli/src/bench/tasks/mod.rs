@@ -1,4 +1,7 @@
-//! `outlast bench tasks`: programs of tasks against rayon, and against themselves without saving.
+//! `outlast bench tasks`: programs of tasks against rayon, and against themselves without saving;
+//! and how much of the time of up to thousands of simulated workers is work.
+
+mod simulated;
 
 use super::{BenchArgs, Row, publish};
 use crate::report::say;
@@ -17,11 +20,19 @@ replica` the same with a single replica, and `no saving` shares only what other 
 Ratios are those to rayon. The last rows tell what a fork costs that nobody takes: the time of a
 single member without saving, less that of plain calls, divided by the number of forks.
 
+With --simulated no process is started. The workers are simulated, with the cost model of a cluster
+network, and count the nodes of a tree of UTS that has a second of work for each of them: without
+deaths, and with ten (an eighth of the workers if there are fewer than 80). The efficiency is the
+work of the tree divided by the time that the workers lived; the ratio is its inverse. 1024 workers
+take some minutes.
+
 Examples:
   All measurements:
       outlast bench tasks
   A quick look:
-      outlast bench tasks --sizes 27,10,8 --rounds 3";
+      outlast bench tasks --sizes 27,10,8 --rounds 3
+  Simulated workers:
+      outlast bench tasks --simulated 8,64,1024";
 
 /// Measure programs of tasks on this machine against rayon
 #[derive(Args)]
@@ -38,6 +49,10 @@ pub(super) struct TasksBench {
     #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    /// In place of that: how many workers to simulate, separated by commas
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["sizes", "rounds"])]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=4096))]
+    simulated: Vec<u16>,
     #[command(flatten)]
     pub(super) args: BenchArgs,
 }
@@ -45,8 +60,14 @@ pub(super) struct TasksBench {
 /// The contenders, in the order of a round.
 const CONTENDERS: [&str; 5] = ["calls", "rayon", "tasks", "one replica", "no saving"];
 
+/// How many simulated workers die.
+const DEATHS: usize = 10;
+
 impl TasksBench {
     pub(super) fn execute(self) -> anyhow::Result<bool> {
+        if !self.simulated.is_empty() {
+            return self.simulate();
+        }
         ensure!(self.sizes.len() == 3, "--sizes takes three numbers, such as 35,14,10");
         let programs = [Program::Fib, Program::Nqueens, Program::Uts];
         let members = usize::from(self.members);
@@ -85,6 +106,21 @@ impl TasksBench {
             }
         }
         rows.push(self.fork(self.sizes[0])?);
+        publish(&self.args, rows)?;
+        Ok(true)
+    }
+
+    /// Measures simulated workers, without deaths and with them.
+    fn simulate(&self) -> anyhow::Result<bool> {
+        let mut rows = Vec::new();
+        for &members in &self.simulated {
+            let members = usize::from(members);
+            for deaths in [0, DEATHS.min(members / 8)] {
+                let result = simulated::simulate(members, deaths)?;
+                say(self.args.json.as_deref(), format_args!("{}", result.text()));
+                rows.push(result.row());
+            }
+        }
         publish(&self.args, rows)?;
         Ok(true)
     }
