@@ -230,6 +230,9 @@ int main(int count, char **arguments) {
     }
     unsetenv("OUTLAST_MPI_SHIM");
     unsetenv("OUTLAST_ENGINE");
+    if (getenv("OUTLAST_JOB") != NULL) { /* a member that `outlast run` started */
+        REFUSED(OUTLAST_NOT_JOINED, "not with `outlast run`", outlast_join_mpi(&job, 1, &job));
+    }
     EXPECT(OUTLAST_OK, outlast_join(&job));
     EXPECT(OUTLAST_OK, outlast_open(job, NULL, &store));
     null_handles(job);
