@@ -18,10 +18,11 @@ A process that `outlast run -n 4 python3 PROGRAM` started is a member of a job o
 that was started alone is the member of a job of one.
 
 Calls release Python's global lock while they run: do not change a buffer while another thread puts
-it. Ctrl-C ends a wait for a key, a lock or other members within 0.1 s. After that join, open,
-close, leave, recover, snapshots and calls on regions go on in the background, at most until the
-job's time limit, and may have their effect: a program that goes on after Ctrl-C opens no store of
-that name. A child of os.fork is no member: calls there raise OutlastError.
+it. Ctrl-C ends a wait for a key, a lock, a message or other members within 0.1 s. After that join,
+open, close, leave, recover, snapshots, calls on regions, sends, collective calls and functions of
+seats go on in the background, at most until the job's time limit, and may have their effect: a
+program that goes on after Ctrl-C opens no store of that name. A child of os.fork is no member:
+calls there raise OutlastError.
 """
 
 import pickle
@@ -31,28 +32,40 @@ from . import _outlast
 from ._outlast import (
     Aborted,
     AlreadyOpen,
+    Agreement,
     Batch,
     Closed,
+    Comm,
     Conflict,
     Corrupt,
     DataLost,
     Death,
     Handle,
     Images,
+    Interrupted,
     Lock,
     Locked,
+    LockLost,
     MemberDied,
+    Message,
     NotJoined,
     OutlastError,
     OutOfMemory,
     Pin,
+    ProcFailed,
     Regions,
+    Request,
     Restored,
     Revoked,
+    RolledBack,
+    Seat,
+    SeatFailed,
     Snapshots,
     Timeout,
     TooSmall,
     Transaction,
+    Window,
+    WindowLock,
     __version__,
 )
 
@@ -70,6 +83,13 @@ __all__ = [
     "Restored",
     "Images",
     "Snapshots",
+    "Seat",
+    "Comm",
+    "Message",
+    "Request",
+    "Agreement",
+    "Window",
+    "WindowLock",
     "OutlastError",
     "Conflict",
     "DataLost",
@@ -84,6 +104,11 @@ __all__ = [
     "OutOfMemory",
     "TooSmall",
     "Corrupt",
+    "ProcFailed",
+    "Interrupted",
+    "LockLost",
+    "RolledBack",
+    "SeatFailed",
     "__version__",
 ]
 

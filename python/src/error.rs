@@ -1,7 +1,8 @@
 //! Errors: the exceptions of the package, and the codes that they share with `outlast.h`.
 
 use outlast::image::ImageError;
-use outlast::rma;
+use outlast::protect::ProtectError;
+use outlast::rma::{self, WindowError};
 use outlast::snapshot::SnapshotError;
 use outlast::store::StoreError;
 use outlast::{Error, JoinError};
@@ -49,7 +50,8 @@ create_exception!(
     outlast,
     Revoked,
     OutlastError,
-    "Global mode: a member has died. All living members have to call Store.recover."
+    "A store in global mode: a member has died, and all living members have to call Store.recover. \
+     A communicator or window: a member has revoked it, and all living members have to call shrink."
 );
 create_exception!(
     outlast,
@@ -95,6 +97,38 @@ create_exception!(
     "Code outside of the store has written into its memory. The value cannot be trusted."
 );
 
+create_exception!(
+    outlast,
+    ProcFailed,
+    OutlastError,
+    "Members that the call needs are dead. Comm.failed and Window.failed have their ranks."
+);
+create_exception!(
+    outlast,
+    Interrupted,
+    OutlastError,
+    "A member ended this wait with Comm.interrupt. Nothing was lost; call again to go on waiting."
+);
+create_exception!(
+    outlast,
+    LockLost,
+    OutlastError,
+    "The lock of the window was taken away by Window.force_unlock. The call did nothing."
+);
+create_exception!(
+    outlast,
+    RolledBack,
+    OutlastError,
+    "A holder of a seat died, and all seats go back to a point. Let this exception leave the \
+     function of the seat, which is then called again."
+);
+create_exception!(
+    outlast,
+    SeatFailed,
+    OutlastError,
+    "The function of a seat raised an exception, or the holders of the seat died too often."
+);
+
 /// The codes of `outlast.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -118,6 +152,16 @@ pub(crate) enum Code {
     Revoked = -16,
     RecoveryFailed = -17,
     AlreadyOpen = -18,
+    Forked = -19,
+    ProcFailed = -20,
+    ProcFailedPending = -21,
+    Interrupted = -22,
+    LockLost = -23,
+    NotLocked = -24,
+    StillLocked = -25,
+    Busy = -26,
+    RolledBack = -27,
+    SeatFailed = -28,
 }
 
 /// An error of the library: its code and its message.
@@ -202,9 +246,75 @@ impl From<Error> for Failure {
 
 impl From<rma::Error> for Failure {
     fn from(error: rma::Error) -> Failure {
+        failure(communicator_code(&error), error.to_string())
+    }
+}
+
+fn communicator_code(error: &rma::Error) -> Code {
+    match error {
+        rma::Error::ProcFailed { .. } => Code::ProcFailed,
+        rma::Error::ProcFailedPending { .. } => Code::ProcFailedPending,
+        rma::Error::Revoked => Code::Revoked,
+        rma::Error::Interrupted { .. } => Code::Interrupted,
+        rma::Error::Timeout { .. } => Code::Timeout,
+        rma::Error::RankOutOfRange { .. }
+        | rma::Error::TagOutOfRange { .. }
+        | rma::Error::Mismatched { .. }
+        | rma::Error::Invalid { .. } => Code::Invalid,
+        rma::Error::Freed => Code::Closed,
+        rma::Error::Truncated { .. } => Code::TooSmall,
+        rma::Error::Busy => Code::Busy,
+        rma::Error::AlreadyTaken => Code::Over,
+        rma::Error::Engine(error) => engine_code(error),
+        _ => Code::Failed,
+    }
+}
+
+impl From<WindowError> for Failure {
+    fn from(error: WindowError) -> Failure {
         let code = match &error {
-            rma::Error::Engine(error) => engine_code(error),
-            rma::Error::Timeout { .. } => Code::Timeout,
+            WindowError::ProcFailed { .. } => Code::ProcFailed,
+            WindowError::Revoked => Code::Revoked,
+            WindowError::Interrupted { .. } => Code::Interrupted,
+            WindowError::Timeout { .. } => Code::Timeout,
+            WindowError::LockTimeout { .. } => Code::Locked,
+            WindowError::LockLost { .. } => Code::LockLost,
+            WindowError::NotLocked { .. } => Code::NotLocked,
+            WindowError::StillLocked { .. } => Code::StillLocked,
+            WindowError::AlreadyLocked { .. }
+            | WindowError::OutOfRange { .. }
+            | WindowError::NotAttached { .. }
+            | WindowError::Unaligned { .. }
+            | WindowError::RankOutOfRange { .. }
+            | WindowError::Invalid { .. } => Code::Invalid,
+            WindowError::Freed => Code::Closed,
+            WindowError::Communicator(error) => communicator_code(error),
+            WindowError::Engine(error) => engine_code(error),
+            _ => Code::Failed,
+        };
+        failure(code, error.to_string())
+    }
+}
+
+impl From<ProtectError> for Failure {
+    fn from(error: ProtectError) -> Failure {
+        let code = match &error {
+            ProtectError::RolledBack => Code::RolledBack,
+            ProtectError::SeatFailed { .. } => Code::SeatFailed,
+            ProtectError::SeatLost { .. } => Code::DataLost,
+            ProtectError::Timeout { .. } => Code::Timeout,
+            ProtectError::NotLocked { .. } => Code::NotLocked,
+            ProtectError::Closed => Code::Closed,
+            ProtectError::NoSuchSeat { .. }
+            | ProtectError::OutOfRange { .. }
+            | ProtectError::Unaligned { .. }
+            | ProtectError::AlreadyLocked { .. }
+            | ProtectError::LockHeld { .. }
+            | ProtectError::Invalid { .. } => Code::Invalid,
+            ProtectError::Image(error) => return error.clone().into(),
+            ProtectError::Store(error) => return error.clone().into(),
+            ProtectError::Communicator(error) => return error.clone().into(),
+            ProtectError::Engine(error) => return error.clone().into(),
             _ => Code::Failed,
         };
         failure(code, error.to_string())
@@ -219,10 +329,15 @@ impl From<JoinError> for Failure {
 
 fn engine_code(error: &Error) -> Code {
     match error {
+        Error::Dead { .. } => Code::ProcFailed,
         Error::Ended => Code::Closed,
+        Error::Forked => Code::Forked,
         Error::Timeout { .. } => Code::Timeout,
         Error::OutOfMemory { .. } => Code::OutOfMemory,
-        Error::UnknownMember { .. } => Code::Invalid,
+        Error::OutOfRange { .. }
+        | Error::Unaligned { .. }
+        | Error::UnknownMember { .. }
+        | Error::MessageTooLong { .. } => Code::Invalid,
         _ => Code::Failed,
     }
 }
@@ -243,12 +358,21 @@ impl From<Failure> for PyErr {
             Code::Corrupt => Corrupt::new_err(message),
             Code::Revoked => Revoked::new_err(message),
             Code::AlreadyOpen => AlreadyOpen::new_err(message),
+            Code::ProcFailed | Code::ProcFailedPending => ProcFailed::new_err(message),
+            Code::Interrupted => Interrupted::new_err(message),
+            Code::LockLost => LockLost::new_err(message),
+            Code::RolledBack => RolledBack::new_err(message),
+            Code::SeatFailed => SeatFailed::new_err(message),
             Code::Invalid
             | Code::Over
             | Code::WrongType
             | Code::Failed
             | Code::Nested
-            | Code::RecoveryFailed => OutlastError::new_err(message),
+            | Code::RecoveryFailed
+            | Code::Forked
+            | Code::NotLocked
+            | Code::StillLocked
+            | Code::Busy => OutlastError::new_err(message),
         };
         Python::attach(|py| match error.value(py).setattr("code", code as i32) {
             Ok(()) => error,
@@ -276,6 +400,11 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ("OutOfMemory", py.get_type::<OutOfMemory>()),
         ("TooSmall", py.get_type::<TooSmall>()),
         ("Corrupt", py.get_type::<Corrupt>()),
+        ("ProcFailed", py.get_type::<ProcFailed>()),
+        ("Interrupted", py.get_type::<Interrupted>()),
+        ("LockLost", py.get_type::<LockLost>()),
+        ("RolledBack", py.get_type::<RolledBack>()),
+        ("SeatFailed", py.get_type::<SeatFailed>()),
     ] {
         module.add(name, kind)?;
     }

@@ -1,7 +1,9 @@
 //! The membership of this process.
 
+use crate::comm::Comm;
 use crate::error::{Code, Failure, failure};
-use crate::wait::{duration, interruptible};
+use crate::wait::{duration, in_slices, interruptible};
+use outlast::engine::Bell;
 use outlast::rma::Communicator;
 use outlast::{JoinOptions, MemberId};
 use pyo3::prelude::*;
@@ -125,6 +127,39 @@ impl Job {
             (self.job.clone(), member(&self.job, number)?, duration(seconds)?);
         let fence = move || job.fence(member, job.now().after(limit));
         Ok(interruptible(py, fence)?.map_err(Failure::from)?)
+    }
+
+    /// The communicator of all members: messages and collective calls beside the store.
+    fn comm(&self, py: Python<'_>) -> Result<Comm, Failure> {
+        py.detach(|| Comm::world(&self.job))
+    }
+
+    /// What this member's bell shows. It rings when a member calls ring(), when a member dies, and
+    /// when a key changes that this member waits for.
+    fn bell(&self) -> u64 {
+        self.job.bell().0
+    }
+
+    /// Sleeps until the bell shows another number than `bell`, and returns whether it does so
+    /// within this time. Read the bell, look at all that the program waits for, then park: what
+    /// happens in between is not missed.
+    fn park(&self, py: Python<'_>, bell: u64, seconds: f64) -> PyResult<bool> {
+        let rung = in_slices(py, &self.job, duration(seconds)?, |until| {
+            if self.job.has_ended() {
+                return Err(Failure::from(outlast::Error::Ended));
+            }
+            if self.job.bell() == Bell(bell) {
+                self.job.park(Bell(bell), until);
+            }
+            Ok((self.job.bell() != Bell(bell)).then_some(()))
+        })?;
+        Ok(rung.is_some())
+    }
+
+    /// Rings the bell of a member, also of this member. It has no effect if the member is dead.
+    fn ring(&self, py: Python<'_>, number: u32) -> Result<(), Failure> {
+        let member = member(&self.job, number)?;
+        Ok(py.detach(|| self.job.ring(member))?)
     }
 
     fn __repr__(&self) -> String {

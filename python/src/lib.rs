@@ -10,16 +10,19 @@
 //! memory.
 
 mod buffer;
+mod comm;
 mod error;
 mod handle;
 mod images;
 mod job;
 mod lock;
 mod regions;
+mod seats;
 mod snapshot;
 mod store;
 mod transaction;
 mod wait;
+mod window;
 
 use pyo3::prelude::*;
 
@@ -38,5 +41,12 @@ fn _outlast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<regions::Restored>()?;
     module.add_class::<snapshot::Snapshots>()?;
     module.add_class::<images::Images>()?;
+    module.add_class::<comm::Comm>()?;
+    module.add_class::<comm::Message>()?;
+    module.add_class::<comm::Request>()?;
+    module.add_class::<comm::Agreed>()?;
+    module.add_class::<window::Window>()?;
+    module.add_class::<window::WindowLock>()?;
+    module.add_class::<seats::Seat>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

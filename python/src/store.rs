@@ -7,9 +7,11 @@ use crate::images::Images;
 use crate::job::{Job, member};
 use crate::lock::Lock;
 use crate::regions::{Regions, region_options};
+use crate::seats;
 use crate::snapshot::Snapshots;
 use crate::transaction::{self, Transaction};
 use crate::wait::{duration, in_slices, interruptible};
+use outlast::protect::{Interval, Level, Protect};
 use outlast::store::{
     Expect, Latency, Mode, Options, RepairStatus, StoreError, StoreResult, Value, Version,
     WaitOutcome,
@@ -734,6 +736,59 @@ impl Store {
     ) -> PyResult<Images> {
         let options = region_options(bytes, (set, lose), piece, apart_depth, strict, room);
         Images::open(py, self.get()?, name, options)
+    }
+
+    /// Runs a program on seats: calls body(seat) once for each seat that this member holds, in a
+    /// thread of its own. All living members call it with equal options, spares included, which
+    /// wait for a seat. Returns the results of the seats that ended at this member, by number, when
+    /// the functions of all seats have returned.
+    ///
+    /// When the holder of a seat dies, the calls of all seats raise RolledBack, which the function
+    /// lets through; it is then called again, at another member for the dead, with the note of the
+    /// last point that all seats have saved. Raises SeatFailed at all members if a function raises
+    /// another exception.
+    ///
+    /// bytes: of the memory of a seat. interval: points save after so many seconds since the last
+    /// save; by default all do. mtbf: in its place, the mean time in seconds between two deaths in
+    /// the job. patience: for how many seconds a call waits for a seat that computes. gather: for
+    /// how many seconds Seat.point waits for other seats. room: the seats of the dead that a member
+    /// can take. give_up: after how many deaths of its holders a seat has failed. The others are
+    /// those of regions().
+    #[pyo3(signature = (body, bytes, *, interval=None, mtbf=None, patience=3600.0, gather=1.0,
+                        set=8, lose=1, piece=16 << 10, apart_depth=0, strict=false, room=1,
+                        give_up=8))]
+    #[allow(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
+    fn run_seats<'py>(
+        &self,
+        body: &Bound<'py, PyAny>,
+        bytes: u64,
+        interval: Option<f64>,
+        mtbf: Option<f64>,
+        patience: f64,
+        gather: f64,
+        set: usize,
+        lose: usize,
+        piece: usize,
+        apart_depth: usize,
+        strict: bool,
+        room: usize,
+        give_up: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let mut options = Protect::new(bytes).set(set).lose(lose).piece(piece).room(room);
+        options = options.give_up(give_up).patience(duration(patience)?).gather(duration(gather)?);
+        if apart_depth != 0 {
+            options = options.apart(Level::Depth(apart_depth));
+        }
+        if strict {
+            options = options.strict();
+        }
+        if let Some(seconds) = interval {
+            options = options.every(Interval::Time(duration(seconds)?));
+        }
+        if let Some(seconds) = mtbf {
+            options = options.every(Interval::Daly { mtbf: duration(seconds)? });
+        }
+        seats::run(self.get()?, options, body)
     }
 
     /// Opens a folder of snapshots of this store. Every member of the job opens it. keep: the

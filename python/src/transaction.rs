@@ -2,12 +2,12 @@
 
 use crate::buffer;
 use crate::error::{Code, Failure, failure};
-use crate::store::{Death, PyVersion, expect};
+use crate::store::{Death, PyVersion, expect, to_python};
 use crate::wait::interruptible;
 use outlast::store::{Store, StoreError, StoreResult};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -82,6 +82,16 @@ impl Transaction {
     /// Commits: all changes take effect together, or none does and Aborted is raised.
     fn commit(&self, py: Python<'_>) -> Result<(), Failure> {
         self.call(py, |tx| tx.commit())
+    }
+
+    /// The keys that were put, with the versions that commit() gave them.
+    fn versions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let versions = self.call(py, |tx| Ok(tx.versions().to_vec()))?;
+        let dict = PyDict::new(py);
+        for (key, version) in versions {
+            dict.set_item(PyBytes::new(py, &key), to_python(version))?;
+        }
+        Ok(dict)
     }
 
     /// Ends the transaction without any effect.

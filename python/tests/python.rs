@@ -78,6 +78,18 @@ fn programs_divide_checkpoints_anew_after_a_death() {
 }
 
 #[test]
+fn programs_exchange_messages_and_share_windows() {
+    let package = Package::new();
+    kill_the_last_of(package.launch(4, "comm.py"));
+}
+
+#[test]
+fn programs_on_seats_outlast_a_holder() {
+    let package = Package::new();
+    kill_the_last_of(package.launch(4, "seats.py"));
+}
+
+#[test]
 fn programs_adopt_all_keys_though_the_heir_dies() {
     let outcome = run(Package::new().launch(5, "adopt.py"));
     assert_eq!(outcome.deaths().count(), 2, "{outcome}{}", said(&outcome));
@@ -126,15 +138,19 @@ fn the_first_program_of_the_guide_runs() {
 }
 
 #[test]
-fn the_programs_of_the_guide_on_deaths_run() {
+fn the_programs_of_the_guide_run() {
     let package = Package::new();
-    let chapter = include_str!("../../docs/guide/src/deaths.md");
-    let programs: Vec<&str> = chapter.split("```python\n").skip(1).collect();
-    assert_eq!(programs.len(), 2, "the programs in Python");
-    for (number, rest) in programs.into_iter().enumerate() {
-        let program = package.0.path().join(format!("deaths-{number}.py"));
-        std::fs::write(&program, rest.split("```").next().expect("its end")).expect("written");
-        run(package.launch_file(3, &program));
+    for (chapter, count) in [
+        (include_str!("../../docs/guide/src/deaths.md"), 3),
+        (include_str!("../../docs/guide/src/windows.md"), 1),
+    ] {
+        let programs: Vec<&str> = chapter.split("```python\n").skip(1).collect();
+        assert_eq!(programs.len(), count, "the programs in Python");
+        for (number, rest) in programs.into_iter().enumerate() {
+            let program = package.0.path().join(format!("guide-{number}.py"));
+            std::fs::write(&program, rest.split("```").next().expect("its end")).expect("written");
+            run(package.launch_file(3, &program));
+        }
     }
 }
 

@@ -71,7 +71,9 @@ pub(crate) fn compile_c(name: &str, library: &Path, program: &Path) -> Command {
         .arg(root.join(format!("tests/c/{name}.c")))
         .arg(format!("-I{}", root.join("include").display()))
         .arg(format!("-L{}", library.display()))
-        .arg(format!("-Wl,-rpath,{}", library.display()))
+        // The path in the program comes before LD_LIBRARY_PATH, in which cargo names its folder
+        // of the debug build.
+        .arg(format!("-Wl,--disable-new-dtags,-rpath,{}", library.display()))
         .arg("-loutlast_c");
     compile
 }

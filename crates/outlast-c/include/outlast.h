@@ -222,6 +222,9 @@ int outlast_leave(outlast_job *job);
 uint32_t outlast_me(const outlast_job *job);
 /* Returns the number of members with which the job began; 0 if the job is NULL or was left. */
 uint32_t outlast_members(const outlast_job *job);
+/* Returns how long a call waits for a living member, in milliseconds; 0 if the job is NULL or was
+ * left. */
+uint64_t outlast_time_limit_ms(const outlast_job *job);
 /* Returns the number of members that are not known to be dead. */
 uint32_t outlast_living(const outlast_job *job);
 /* Lists the members that are not known to be dead, in ascending order. */
@@ -874,10 +877,14 @@ int outlast_seat_get(const outlast_seat *seat, uint32_t target, uint64_t offset,
  * outlast_op. May be complete only after a flush. */
 int outlast_seat_accumulate_u64(const outlast_seat *seat, uint32_t target, uint64_t offset, int op,
                                 const uint64_t *values, size_t count);
+int outlast_seat_accumulate_i64(const outlast_seat *seat, uint32_t target, uint64_t offset, int op,
+                                const int64_t *values, size_t count);
 /* Combines a word with the value, atomically, and stores the word before in *before, which may be
  * NULL. */
 int outlast_seat_fetch_and_op_u64(const outlast_seat *seat, uint32_t target, uint64_t offset,
                                   int op, uint64_t value, uint64_t *before);
+int outlast_seat_fetch_and_op_i64(const outlast_seat *seat, uint32_t target, uint64_t offset,
+                                  int op, int64_t value, int64_t *before);
 /* Replaces a word by `desired` if it is `expected`, and stores the word before in *before, which
  * may be NULL. */
 int outlast_seat_compare_and_swap(const outlast_seat *seat, uint32_t target, uint64_t offset,
@@ -978,6 +985,10 @@ int outlast_request_test(outlast_request *request, void *buffer, size_t capacity
  * OUTLAST_PROC_FAILED_PENDING the receive is still active. */
 int outlast_request_wait(outlast_request *request, void *buffer, size_t capacity, size_t *len,
                          uint32_t *sender, uint32_t *sent_tag);
+/* As outlast_request_wait, with a time limit below that of the job: OUTLAST_TIMEOUT then. */
+int outlast_request_wait_within(outlast_request *request, uint64_t milliseconds, void *buffer,
+                                size_t capacity, size_t *len, uint32_t *sender,
+                                uint32_t *sent_tag);
 /* Waits until any of the requests is complete or held up, and stores its number in the list, from
  * 0. Returns what outlast_request_wait would return for it, which then copies the message out.
  * Requests that are over are left out; OUTLAST_OVER if all are. */

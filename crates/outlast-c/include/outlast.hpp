@@ -530,6 +530,10 @@ class Job {
     std::uint32_t me() const noexcept { return outlast_me(raw_); }
     std::uint32_t members() const noexcept { return outlast_members(raw_); }
     std::uint32_t living() const noexcept { return outlast_living(raw_); }
+    /* How long a call waits for a living member. */
+    Milliseconds time_limit() const noexcept {
+        return Milliseconds(static_cast<Milliseconds::rep>(outlast_time_limit_ms(raw_)));
+    }
     bool is_living(std::uint32_t member) const noexcept {
         return outlast_is_living(raw_, member) != 0;
     }
@@ -1733,6 +1737,18 @@ class Request {
      * Status::proc_failed_pending the receive is still active. */
     std::optional<Message> wait(OnError on = {}) { return take(outlast_request_wait, on); }
 
+    /* As wait, with a time limit below that of the job: Status::timeout then. */
+    std::optional<Message> wait_within(Milliseconds limit, OnError on = {}) {
+        const std::uint64_t milliseconds = detail::count(limit);
+        return take(
+            [&](outlast_request *request, void *buffer, std::size_t capacity, std::size_t *len,
+                std::uint32_t *sender, std::uint32_t *tag) {
+                return outlast_request_wait_within(request, milliseconds, buffer, capacity, len,
+                                                   sender, tag);
+            },
+            on);
+    }
+
     /* Waits until any of the requests is complete or held up, and returns its number: wait() of it
      * then has the message. Requests whose message was taken are left out; Status::over if all
      * are. */
@@ -2517,6 +2533,21 @@ class Seat {
                                std::uint64_t value, OnError on = {}) const {
         std::uint64_t before = 0;
         detail::report(outlast_seat_fetch_and_op_u64(raw_, target, offset, static_cast<int>(op),
+                                                     value, &before),
+                       on.get());
+        return before;
+    }
+    /* As accumulate and fetch_and_op, for words that are numbers with a sign. */
+    void accumulate_signed(std::uint32_t target, std::uint64_t offset, Op op,
+                           const std::vector<std::int64_t> &values, OnError on = {}) const {
+        detail::report(outlast_seat_accumulate_i64(raw_, target, offset, static_cast<int>(op),
+                                                   values.data(), values.size()),
+                       on.get());
+    }
+    std::int64_t fetch_and_op_signed(std::uint32_t target, std::uint64_t offset, Op op,
+                                     std::int64_t value, OnError on = {}) const {
+        std::int64_t before = 0;
+        detail::report(outlast_seat_fetch_and_op_i64(raw_, target, offset, static_cast<int>(op),
                                                      value, &before),
                        on.get());
         return before;

@@ -146,6 +146,12 @@ pub extern "C" fn outlast_members(job: *const CJob) -> u32 {
     opened(job).map_or(0, |job| job.members() as u32)
 }
 
+/// `outlast_time_limit_ms` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_time_limit_ms(job: *const CJob) -> u64 {
+    opened(job).map_or(0, |job| job.time_limit().as_millis() as u64)
+}
+
 /// `outlast_living` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_living(job: *const CJob) -> u32 {

@@ -15,6 +15,7 @@ use outlast::rma::{
     self, Communicator, Received, Request, Window, WindowRequest, WindowResult, Word,
 };
 use std::ffi::{c_int, c_void};
+use std::time::Duration;
 
 /// A send or receive that was started, and its message until it is copied out.
 pub struct CRequest {
@@ -117,6 +118,27 @@ pub extern "C" fn outlast_request_wait(
         let request = borrow_handle_mut(request)?;
         if request.received.is_none() {
             request.received = Some(request.request()?.wait()?);
+        }
+        deliver(request, buffer, capacity, len, sender, sent_tag)
+    })
+}
+
+/// `outlast_request_wait_within` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_request_wait_within(
+    request: *mut CRequest,
+    milliseconds: u64,
+    buffer: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+    sender: *mut u32,
+    sent_tag: *mut u32,
+) -> c_int {
+    call(|| {
+        let request = borrow_handle_mut(request)?;
+        if request.received.is_none() {
+            let limit = Duration::from_millis(milliseconds);
+            request.received = Some(request.request()?.wait_within(limit)?);
         }
         deliver(request, buffer, capacity, len, sender, sent_tag)
     })

@@ -197,6 +197,22 @@ pub extern "C" fn outlast_seat_accumulate_u64(
     })
 }
 
+/// `outlast_seat_accumulate_i64` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_seat_accumulate_i64(
+    seat: *const Seat,
+    target: u32,
+    offset: u64,
+    op: c_int,
+    values: *const i64,
+    count: usize,
+) -> c_int {
+    call(|| {
+        let (seat, values) = (borrow_handle(seat)?, items(values, count)?);
+        done(seat.accumulate(target as usize, offset, update(op)?, values))
+    })
+}
+
 /// `outlast_seat_fetch_and_op_u64` of outlast.h.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlast_seat_fetch_and_op_u64(
@@ -206,6 +222,23 @@ pub extern "C" fn outlast_seat_fetch_and_op_u64(
     op: c_int,
     value: u64,
     before: *mut u64,
+) -> c_int {
+    call(|| {
+        let seat = borrow_handle(seat)?;
+        write_result(before, seat.fetch_and_op(target as usize, offset, update(op)?, value)?);
+        Ok(Status::Ok)
+    })
+}
+
+/// `outlast_seat_fetch_and_op_i64` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_seat_fetch_and_op_i64(
+    seat: *const Seat,
+    target: u32,
+    offset: u64,
+    op: c_int,
+    value: i64,
+    before: *mut i64,
 ) -> c_int {
     call(|| {
         let seat = borrow_handle(seat)?;

@@ -7,6 +7,8 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
+use outlast::MemberId;
+use outlast::launch::{Launch, Output};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -184,6 +186,69 @@ fn the_table_of_calls_names_what_exists_in_rust() {
     }
 }
 
+/// The types of Rust whose calls the table has.
+const TYPES: [&str; 17] = [
+    "Job",
+    "Store",
+    "KeyHandle",
+    "Transaction",
+    "Recovery",
+    "PendingGet",
+    "Pin",
+    "LockGuard",
+    "Regions",
+    "Images",
+    "Snapshots",
+    "Communicator",
+    "Request",
+    "Window",
+    "WindowRequest",
+    "Seat",
+    "JoinOptions",
+];
+
+/// The public methods in a source text, as `Store::put`. A method of `Job` that a macro forwards to
+/// the engine has no word `pub`.
+fn methods_of_rust(text: &str) -> BTreeSet<String> {
+    let (mut of, mut is_hidden, mut found) = ("", false, BTreeSet::new());
+    for line in text.lines() {
+        if let Some(head) = line.strip_prefix("impl") {
+            of = head.trim_start_matches("<'_>").trim().strip_suffix(" {").unwrap_or("");
+        } else if line == "}" {
+            of = "";
+        }
+        let forwarded = if of == "Job" { "        fn " } else { "    pub fn " };
+        let rest = line.strip_prefix("    pub fn ").or(line.strip_prefix(forwarded));
+        if let Some(rest) = rest {
+            let name = rest.split(['(', '<']).next().expect("a name");
+            if TYPES.contains(&of) && !is_hidden {
+                found.insert(format!("{of}::{name}"));
+            }
+            is_hidden = false;
+        }
+        is_hidden |= line.trim() == "#[doc(hidden)]";
+    }
+    found
+}
+
+#[test]
+fn the_table_of_calls_leaves_out_no_call_of_rust() {
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../outlast/src");
+    let methods: BTreeSet<String> =
+        sources_in(library).iter().flat_map(|text| methods_of_rust(text)).collect();
+    assert!(methods.len() > 250, "only {} methods were found", methods.len());
+    for kind in TYPES {
+        let begin = format!("{kind}::");
+        assert!(methods.iter().any(|name| name.starts_with(&begin)), "no method of {kind}");
+    }
+    // The options of joining are fields of a structure in C.
+    let is_option = |name: &str| name.starts_with("JoinOptions::") && name != "JoinOptions::join";
+    let table = names(1);
+    let missing: Vec<_> =
+        methods.iter().filter(|name| !table.contains(&***name) && !is_option(name)).collect();
+    assert!(missing.is_empty(), "add these calls to docs/guide/src/calls.md: {missing:?}");
+}
+
 /// The code blocks of a language in a chapter.
 fn blocks<'a>(chapter: &'a str, language: &str) -> Vec<&'a str> {
     let begin = format!("```{language}\n");
@@ -223,8 +288,12 @@ fn the_batch_scripts_of_the_guide_are_scripts() {
 /// All texts of the sources of the crates and of the package for Python.
 fn sources() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut folders = vec![root.join("crates"), root.join("python/src")];
-    let mut texts = Vec::new();
+    [sources_in(root.join("crates")), sources_in(root.join("python/src"))].concat()
+}
+
+/// All texts of the sources in a folder.
+fn sources_in(folder: PathBuf) -> Vec<String> {
+    let (mut folders, mut texts) = (vec![folder], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
@@ -295,6 +364,22 @@ fn the_programs_in_c_that_adopt_keys_run() {
     assert!(!programs.is_empty(), "no program in C");
     for (number, program) in programs.into_iter().enumerate() {
         assert_eq!(output_of("cc", &format!("deaths-{number}.c"), program), "");
+    }
+}
+
+#[test]
+fn the_program_in_c_that_sends_messages_runs() {
+    let programs = blocks(include_str!("../../../docs/guide/src/windows.md"), "c");
+    assert_eq!(programs.len(), 1, "the programs in C");
+    assert_eq!(output_of("cc", "windows.c", programs[0]), "");
+    // Wherever a death comes, also before the victim has joined or after its end.
+    for victim in 0..4 {
+        let program = folder().join("windows.c.out");
+        let launch = Launch::new(4).program(program).output(Output::Capture);
+        let mut running = launch.start().expect("started");
+        let _ = running.kill(MemberId(victim));
+        let outcome = running.wait(support::LIMIT);
+        assert!(outcome.survivors_ok(), "{victim}: {outcome}");
     }
 }
 

@@ -89,7 +89,12 @@ static void null_handles(outlast_job *job) {
     REFUSED(OUTLAST_INVALID, "NULL", outlast_window_start_put(NULL, 0, 0, "m", 1, NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_window_start_get(NULL, 0, 0, 1, NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_window_request_wait(NULL, buffer, 8, NULL));
-    CHECK(outlast_seat_bytes(NULL) == 0);
+    REFUSED(OUTLAST_INVALID, "NULL",
+            outlast_request_wait_within(NULL, 1, buffer, 8, NULL, NULL, NULL));
+    CHECK(outlast_seat_bytes(NULL) == 0 && outlast_time_limit_ms(NULL) == 0);
+    CHECK(outlast_time_limit_ms(job) == 30000);
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_seat_accumulate_i64(NULL, 0, 0, 4, NULL, 0));
+    REFUSED(OUTLAST_INVALID, "NULL", outlast_seat_fetch_and_op_i64(NULL, 0, 0, 4, 1, NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_recover_end(NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_snapshots_open(store, NULL, NULL, NULL));
     REFUSED(OUTLAST_INVALID, "NULL", outlast_snapshot_take(NULL, NULL));
@@ -230,6 +235,9 @@ int main(int count, char **arguments) {
     }
     unsetenv("OUTLAST_MPI_SHIM");
     unsetenv("OUTLAST_ENGINE");
+    if (getenv("OUTLAST_JOB") != NULL) { /* a member that `outlast run` started */
+        REFUSED(OUTLAST_NOT_JOINED, "not with `outlast run`", outlast_join_mpi(&job, 1, &job));
+    }
     EXPECT(OUTLAST_OK, outlast_join(&job));
     EXPECT(OUTLAST_OK, outlast_open(job, NULL, &store));
     null_handles(job);

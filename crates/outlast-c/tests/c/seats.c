@@ -34,6 +34,10 @@ static int body(void *context, const outlast_seat *seat) {
             TRY(outlast_seat_accumulate_u64(seat, target, 0, OUTLAST_OP_SUM, &step, 1));
         }
         TRY(outlast_seat_fetch_and_op_u64(seat, right, 8, OUTLAST_OP_SUM, 1, &before));
+        int64_t negative = -(int64_t)step, found_negative = 0;
+        TRY(outlast_seat_fetch_and_op_i64(seat, right, 200, OUTLAST_OP_SUM, -1, &found_negative));
+        CHECK(found_negative == negative);
+        TRY(outlast_seat_accumulate_i64(seat, right, 208, OUTLAST_OP_MIN, &negative, 1));
         TRY(outlast_seat_compare_and_swap(seat, right, 16, step, step + 1, &before));
         CHECK(before == step);
         TRY(outlast_seat_lock(seat, right, OUTLAST_LOCK_EXCLUSIVE));
@@ -64,6 +68,9 @@ static int body(void *context, const outlast_seat *seat) {
     uint64_t found[4], sum = STEPS * (STEPS - 1) / 2;
     TRY(outlast_seat_get(seat, me, 0, found, sizeof found));
     CHECK(found[0] == sum * seats && found[1] == STEPS && found[2] == STEPS && found[3] == sum);
+    int64_t least[2];
+    TRY(outlast_seat_get(seat, me, 200, least, sizeof least));
+    CHECK(least[0] == -STEPS && least[1] == -(STEPS - 1));
     for (step = 0; step < STEPS; step++) {
         TRY(outlast_seat_get(seat, me, 32 + 8 * step, &number, sizeof number));
         CHECK(number == step);

@@ -23,9 +23,12 @@ static void messages(uint32_t me, uint32_t size) {
     outlast_request *request;
     EXPECT(OUTLAST_OK, outlast_comm_start_receive(comm, before, 8, &request));
     EXPECT(OUTLAST_ABSENT, outlast_request_test(request, buffer, sizeof buffer, &len, NULL, NULL));
+    EXPECT(OUTLAST_TIMEOUT, outlast_request_wait_within(request, 10, buffer, sizeof buffer, &len,
+                                                        NULL, NULL));
     EXPECT(OUTLAST_OK, outlast_comm_barrier(comm));
     EXPECT(OUTLAST_OK, outlast_comm_send(comm, next, 8, "later", 5));
-    EXPECT(OUTLAST_TOO_SMALL, outlast_request_wait(request, buffer, 1, &len, NULL, NULL));
+    EXPECT(OUTLAST_TOO_SMALL,
+           outlast_request_wait_within(request, 30000, buffer, 1, &len, NULL, NULL));
     EXPECT(OUTLAST_OK, outlast_request_wait(request, buffer, sizeof buffer, &len, &sender, NULL));
     CHECK(len == 5 && sender == before && memcmp(buffer, "later", 5) == 0);
     EXPECT(OUTLAST_OVER, outlast_request_test(request, buffer, sizeof buffer, &len, NULL, NULL));

@@ -21,6 +21,9 @@ static void count(const outlast::Seat &seat, const outlast::Job &job) {
     while (step < steps) {
         seat.accumulate(right, 0, Op::sum, {step});
         seat.fetch_and_op(right, 8, Op::sum, 1);
+        const auto negative = -static_cast<std::int64_t>(step);
+        CHECK(seat.fetch_and_op_signed(right, 32, Op::sum, -1) == negative);
+        seat.accumulate_signed(right, 40, Op::min, {negative});
         CHECK(seat.compare_and_swap(right, 16, step, step + 1) == step);
         seat.lock(right, outlast::LockKind::exclusive);
         std::uint64_t number = 0;
@@ -47,6 +50,9 @@ static void count(const outlast::Seat &seat, const outlast::Job &job) {
     }
     EXPECT(Status::invalid, seat.put(0, bytes - 4, outlast::bytes_of(step)));
     (void)seat.is_whole();
+    std::int64_t least = 0;
+    seat.get(me, 40, &least, sizeof least);
+    CHECK(least == 1 - static_cast<std::int64_t>(steps));
     std::uint64_t found[4];
     seat.get(me, 0, found, sizeof found);
     const std::uint64_t sum = steps * (steps - 1) / 2;

@@ -25,9 +25,10 @@ static void messages(const outlast::Comm &comm) {
     CHECK(!comm.probe());
     outlast::Request request = comm.start_receive(before, 8);
     CHECK(!request.test());
+    EXPECT(Status::timeout, request.wait_within(std::chrono::milliseconds(10)));
     comm.barrier();
     comm.send(next, 8, "later");
-    const auto later = request.wait();
+    const auto later = request.wait_within(std::chrono::seconds(30));
     CHECK(later && later->bytes == "later" && later->sender == before);
     EXPECT(Status::over, request.test());
     /* A member interrupts its own next wait. */

@@ -27,8 +27,8 @@
 //! An activity is a thread, or a coroutine of the simulator, which exchanges the deadlines whenever
 //! it resumes a coroutine ([`Activity::exchange`]).
 
-use super::{Error, MEMBERS_MAX, MemberId, MemberSet, Time};
-use std::cell::{Cell, RefCell};
+use super::{Error, MEMBERS_MAX, MemberId, MemberSet, Time, thread};
+use std::cell::RefCell;
 use std::time::Duration;
 
 /// How many late members a call remembers. A further member takes the place of the first, which
@@ -74,19 +74,30 @@ const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
 const UNKNOWN: Time = Time(0);
 
 thread_local! {
-    static CURRENT: Cell<Current> = const { Cell::new(Current::NOTHING) };
     /// The members that did not answer a request of the background in time. Apart from the
     /// deadline, which each call copies. No borrow lasts beyond a function of this module.
     static LATE_IN_BACKGROUND: RefCell<MemberSet> = RefCell::default();
 }
 
+/// The deadline of the calling activity.
+#[inline(always)]
+fn current() -> Current {
+    thread::with(|state| state.deadline.get())
+}
+
+#[inline(always)]
+fn set_current(current: Current) {
+    thread::with(|state| state.deadline.set(current));
+}
+
 impl Current {
     /// The deadline of an activity that is in no call.
-    const NOTHING: Current = Current { doing: Doing::Nothing, until: UNKNOWN, late: Late::NONE };
+    pub(super) const NOTHING: Current =
+        Current { doing: Doing::Nothing, until: UNKNOWN, late: Late::NONE };
 
     /// Puts this deadline in the place of the thread's deadline, which it returns.
     fn exchange(self) -> Current {
-        CURRENT.replace(self)
+        thread::with(|state| state.deadline.replace(self))
     }
 
     /// Whether `member` did not answer a request of this activity in time.
@@ -167,19 +178,19 @@ impl Deadline {
     /// part of that call.
     #[inline]
     pub(crate) fn call(now: impl FnOnce() -> Time) -> Deadline {
-        let previous = CURRENT.get();
+        let previous = current();
         match previous.doing {
             Doing::Call | Doing::Background => Deadline(Outer::Same),
             Doing::Program if previous.until == UNKNOWN || now() < previous.until => {
-                CURRENT.set(Current { doing: Doing::Call, ..previous });
+                set_current(Current { doing: Doing::Call, ..previous });
                 Deadline(Outer::Shared(previous.doing))
             }
             Doing::Nothing => {
-                CURRENT.set(Current { doing: Doing::Call, ..previous });
+                set_current(Current { doing: Doing::Call, ..previous });
                 Deadline(Outer::Apart(Current::NOTHING))
             }
             Doing::Program => {
-                CURRENT.set(Current { doing: Doing::Call, ..Current::NOTHING });
+                set_current(Current { doing: Doing::Call, ..Current::NOTHING });
                 Deadline(Outer::Apart(previous))
             }
         }
@@ -188,23 +199,23 @@ impl Deadline {
     /// Begins a call that ends at `until`, or at the deadline of the outer call if that is earlier.
     /// A single wait of the call lasts no longer than the time limit.
     pub(crate) fn call_until(until: Time) -> Deadline {
-        let previous = CURRENT.get();
+        let previous = current();
         let has_outer = previous.doing == Doing::Call && previous.until != UNKNOWN;
         let until = if has_outer { previous.until.min(until) } else { until };
         let until = until.max(Time(UNKNOWN.0 + 1));
-        CURRENT.set(Current { doing: Doing::Call, until, ..Current::NOTHING });
+        set_current(Current { doing: Doing::Call, until, ..Current::NOTHING });
         Deadline(Outer::Apart(previous))
     }
 
     /// Runs a closure of the program, inside a call. If the closure has taken so long that the
     /// deadline is over, although all members have answered, the time limit is counted anew.
     pub(crate) fn program<T>(now: impl FnOnce() -> Time, body: impl FnOnce() -> T) -> T {
-        let previous = CURRENT.get();
-        CURRENT.set(Current { doing: Doing::Program, ..previous });
+        let previous = current();
+        set_current(Current { doing: Doing::Program, ..previous });
         let program = Deadline(Outer::Shared(previous.doing));
         let result = body();
         drop(program);
-        let current = CURRENT.get();
+        let current = current();
         if current.until != UNKNOWN && current.late == Late::NONE && now() >= current.until {
             restart();
         }
@@ -231,14 +242,14 @@ impl Deadline {
     /// has waited, and the slow path goes on with its deadline.
     #[cold]
     pub(crate) fn carry_over(self) {
-        let current = CURRENT.get();
+        let current = current();
         let is_outermost = match &self.0 {
             Outer::Apart(outer) => outer.doing == Doing::Nothing,
             Outer::Same | Outer::Shared(_) => false,
         };
         drop(self);
         if is_outermost {
-            CURRENT.set(Current { doing: Doing::Nothing, ..current });
+            set_current(Current { doing: Doing::Nothing, ..current });
         }
     }
 }
@@ -261,8 +272,8 @@ impl Drop for Deadline {
     fn drop(&mut self) {
         match self.0 {
             Outer::Same => {}
-            Outer::Shared(doing) => CURRENT.set(Current { doing, ..CURRENT.get() }),
-            Outer::Apart(previous) => CURRENT.set(previous),
+            Outer::Shared(doing) => set_current(Current { doing, ..current() }),
+            Outer::Apart(previous) => set_current(previous),
         }
     }
 }
@@ -276,22 +287,22 @@ impl Drop for BackgroundDeadline {
 /// Counts the time limit of a call anew: a call that works through many records has made a step,
 /// and the members that it needs have answered.
 pub(crate) fn restart() {
-    let current = CURRENT.get();
+    let current = current();
     if current.doing == Doing::Call {
-        CURRENT.set(Current { until: UNKNOWN, ..current });
+        set_current(Current { until: UNKNOWN, ..current });
     }
 }
 
 /// Until when the calling activity may wait for a condition that is not the answer of a member.
 pub(crate) fn until(now: Time, limit: Duration) -> Time {
-    let current = CURRENT.get();
+    let current = current();
     match current.doing {
         Doing::Nothing | Doing::Program => now.after(limit),
         Doing::Background => now.after(background_wait(limit)),
         Doing::Call if current.until != UNKNOWN => current.until.min(now.after(limit)),
         Doing::Call => {
             let until = now.after(limit);
-            CURRENT.set(Current { until, ..current });
+            set_current(Current { until, ..current });
             until
         }
     }
@@ -300,7 +311,7 @@ pub(crate) fn until(now: Time, limit: Duration) -> Time {
 /// Until when the calling activity may wait for an answer of `member`.
 pub(crate) fn until_answer(now: Time, limit: Duration, member: MemberId) -> Time {
     let until = until(now, limit);
-    let current = CURRENT.get();
+    let current = current();
     match current.doing {
         Doing::Call if now >= until && !current.is_late(member) => until.after(slack(limit)),
         Doing::Background if current.is_late(member) => now,
@@ -311,7 +322,7 @@ pub(crate) fn until_answer(now: Time, limit: Duration, member: MemberId) -> Time
 /// Records that `member` did not answer in time, and returns the error that says so.
 #[cold]
 pub(crate) fn timeout(member: MemberId, limit: Duration) -> Error {
-    let mut current = CURRENT.get();
+    let mut current = current();
     match current.doing {
         Doing::Nothing => {}
         Doing::Background => {
@@ -319,7 +330,7 @@ pub(crate) fn timeout(member: MemberId, limit: Duration) -> Error {
         }
         Doing::Call | Doing::Program => {
             current.late.insert(member);
-            CURRENT.set(current);
+            set_current(current);
         }
     }
     Error::Timeout { member, limit }
@@ -328,7 +339,7 @@ pub(crate) fn timeout(member: MemberId, limit: Duration) -> Error {
 /// An error if the background must not send a request to `member`, which is late. The limit of the
 /// error is zero: no request was sent.
 pub(crate) fn check_late(member: MemberId) -> Result<(), Error> {
-    let current = CURRENT.get();
+    let current = current();
     match current.doing == Doing::Background && current.is_late(member) {
         true => Err(Error::Timeout { member, limit: Duration::ZERO }),
         false => Ok(()),

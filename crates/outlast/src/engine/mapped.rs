@@ -171,10 +171,14 @@ impl<E: Engine> Memory for EngineMemory<'_, E> {
         Some(words)
     }
 
+    // Out of line, as `put_words` is: an operation on mapped memory, which has a branch to these
+    // calls at its beginning and end, saves no registers for them.
+    #[inline(never)]
     fn swap(self, offset: u64, expected: u64, new: u64) -> Option<bool> {
         Some(self.0.compare_and_swap(Epoch::ANY, self.1, offset, expected, new).ok()? == expected)
     }
 
+    #[inline(never)]
     fn put_words<const N: usize>(self, offset: u64, words: [u64; N]) -> bool {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.put(offset, &bytes)

@@ -103,6 +103,7 @@ mod operation;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub(crate) mod sim;
+pub(crate) mod thread;
 mod view;
 
 pub use error::{Error, Result};

@@ -25,7 +25,10 @@ impl JoinOptions {
             Err(_) | Ok("") if is_under_mpirun() && std::env::var_os("OUTLAST_JOB").is_none() => {
                 self.attach_mpi()?
             }
-            Err(_) | Ok("" | "shm") => Backend::Shm(shm::Shm::attach(&self)?),
+            Err(_) | Ok("" | "shm") => {
+                self.check_launcher()?;
+                Backend::Shm(shm::Shm::attach(&self)?)
+            }
             Ok(other) => return Err(JoinError::UnknownEngine { name: other.to_string() }),
         };
         let job = Job::new(backend);
@@ -44,6 +47,18 @@ impl JoinOptions {
             Backend::Sim(_) => unreachable!("a simulated member is made by the simulator"),
         }
         Ok(job)
+    }
+
+    /// Refuses a communicator of MPI in a job of `outlast run`: MPI knows nothing of the other
+    /// members, and the communicator has this process alone.
+    fn check_launcher(&self) -> Result<(), JoinError> {
+        #[cfg(feature = "mpi")]
+        if self.communicator.is_some() && std::env::var_os("OUTLAST_JOB").is_some() {
+            let reason = "the program joins with a communicator of MPI; start it with `mpirun \
+                          --with-ft ulfm`, and not with `outlast run`";
+            return Err(JoinError::NotAMember { reason: reason.into() });
+        }
+        Ok(())
     }
 
     #[cfg(feature = "mpi")]

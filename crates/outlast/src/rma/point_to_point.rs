@@ -16,10 +16,12 @@ use super::progress::Rma;
 use super::registry::{CommunicatorState, SharedCommunicator};
 use super::{Error, Result};
 use crate::Job;
+use crate::engine::deadline::Deadline;
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The rank to receive from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,6 +323,17 @@ impl Request {
     pub fn wait(&mut self) -> Result<Received> {
         let outcome = wait_for(std::slice::from_mut(self), |requests| requests[0].result.is_some());
         outcome.and_then(|()| self.take().unwrap_or(Err(Error::AlreadyTaken)))
+    }
+
+    /// Waits as [`Request::wait`] does, but no longer than for `limit`: [`Error::Timeout`] then.
+    pub fn wait_within(&mut self, limit: Duration) -> Result<Received> {
+        let _deadline = Deadline::call_until(self.job.now().after(limit));
+        self.wait().map_err(|error| match error {
+            Error::Timeout { rank, member, limit: longest } => {
+                Error::Timeout { rank, member, limit: limit.min(longest) }
+            }
+            other => other,
+        })
     }
 
     /// Cancels the request, as dropping it does.

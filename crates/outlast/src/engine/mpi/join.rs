@@ -363,7 +363,7 @@ fn initialize(options: &JoinOptions, until: Instant) -> std::result::Result<(), 
         refuse(
             "an error on MPI_COMM_WORLD, such as the death of a rank, would end this process; \
              write MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN) before joining, or \
-             join with JoinOptions::set_errhandlers",
+             join with `set_errhandlers`",
         )
     } else {
         Ok(())

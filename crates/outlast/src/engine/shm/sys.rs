@@ -1,10 +1,10 @@
 //! System calls and raw memory: each function wraps a single call of the kernel or a single way to
 //! touch shared memory, with the unsafe code that it needs.
 
+use crate::engine::thread;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
@@ -556,30 +556,25 @@ unsafe fn foreign_copy(to: *mut u8, from: *const u8, len: usize) {
     unsafe { copy(to.cast(), from.cast(), len) };
 }
 
-thread_local! {
-    /// Whether this thread has made a put that its later loads may still overtake.
-    static OWES_ORDER: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Records a put. The fence that orders it before later loads is expensive, and most puts are
 /// followed by a compare-and-swap, which orders them as well.
 #[inline]
 pub(super) fn owe_order() {
-    OWES_ORDER.with(|owes| owes.set(true));
+    thread::with(|state| state.owes_order.set(true));
 }
 
 /// Records an exchange of a word, which orders all that was before it.
 #[inline]
 pub(super) fn have_order() {
-    OWES_ORDER.with(|owes| owes.set(false));
+    thread::with(|state| state.owes_order.set(false));
 }
 
 /// Orders the puts of this thread before its next loads.
 #[inline]
 pub(super) fn order_puts() {
-    if OWES_ORDER.with(Cell::get) {
+    if thread::with(|state| state.owes_order.get()) {
         fence(Ordering::SeqCst);
-        OWES_ORDER.with(|owes| owes.set(false));
+        thread::with(|state| state.owes_order.set(false));
     }
 }
 

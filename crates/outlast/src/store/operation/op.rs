@@ -35,11 +35,11 @@
 
 use crate::engine::deadline::check_late;
 use crate::engine::mapped::{Mapped, Memory, Reach};
-use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
+use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, thread};
 use crate::store::error::StoreError;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::open_swaps::{Proof, Straggler, SwapBlocks, TakenBlock};
-use crate::store::operation::participants::{CROWDED, LAST, announce};
+use crate::store::operation::participants::{CROWDED, announce};
 use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::{BLOCK_HOLDER, PARTICIPANT_OUTCOME, PARTICIPANTS};
 use crate::store::steps;
@@ -72,7 +72,7 @@ impl<'a> Op<'a> {
     /// to begin it once this member has closed the store.
     #[inline]
     pub(in crate::store) fn begin(store: &'a OperationState) -> OpResult<Op<'a>> {
-        let (id, last) = LAST.with(Cell::get);
+        let (id, last) = thread::with(|state| state.last_participant.get());
         let first = if id == store.participants.id { last } else { 0 };
         match Op::claim(store, first)? {
             Some(op) => Ok(op),
@@ -105,7 +105,8 @@ impl<'a> Op<'a> {
                     return Err(OpError::Again);
                 };
                 if is_claimed {
-                    LAST.with(|last| last.set((store.participants.id, index)));
+                    let last = (store.participants.id, index);
+                    thread::with(|state| state.last_participant.set(last));
                     let (epoch, lacks_tombstone) = (job.epoch(), Cell::new(false));
                     let number = even + 1;
                     let participant = index;
@@ -155,7 +156,7 @@ impl<'a> Op<'a> {
         store: &'a OperationState,
         direct: D,
     ) -> Option<Op<'a>> {
-        let (id, index) = LAST.with(Cell::get);
+        let (id, index) = thread::with(|state| state.last_participant.get());
         // A participant that this thread has used was announced to the other members then.
         let participant =
             store.participants.participants.get(index).filter(|_| id == store.participants.id)?;

@@ -4,7 +4,6 @@ use crate::engine::Epoch;
 use crate::store::operation::error::OpResult;
 use crate::store::operation::state::OperationState;
 use crate::store::segment::layout::{PARTICIPANTS, PARTICIPANTS_USED, PINS_SHIFT};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -34,12 +33,6 @@ pub(in crate::store) struct Participants {
 pub(in crate::store) struct Participant {
     /// The last even number that the operation counter was seen to have.
     pub(in crate::store) counter: AtomicU64,
-}
-
-thread_local! {
-    /// The participant that this thread used last, and its store. The next operation of the thread
-    /// tries this participant first.
-    pub(in crate::store::operation) static LAST: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// How long to sleep while all participants are in use. No bell rings when a participant is given

@@ -850,6 +850,34 @@ fn a_member_interrupts_the_wait_of_another_member() {
     }
 }
 
+/// A wait with a limit of its own ends at it, and its request is still active.
+#[test]
+fn a_wait_ends_at_its_own_limit_and_the_request_stays_active() {
+    const SHORT: Duration = Duration::from_millis(20);
+    for seed in seeds(50) {
+        let options = Options::new(2, seed).link(Link::of_seed(seed));
+        simulate("wait within", &options, move |job| {
+            let comm = world(&job);
+            if comm.rank() == 0 {
+                let mut request = comm.start_receive(1, 5).unwrap();
+                let began = job.now();
+                let late = Error::Timeout { rank: 1, member: MemberId(1), limit: SHORT };
+                assert_eq!(request.wait_within(SHORT), Err(late));
+                let waited = job.now().since(began);
+                assert!(SHORT <= waited && waited < job.time_limit() / 2, "{waited:?}");
+                comm.send(1, 0, b"now send").unwrap();
+                assert_eq!(request.wait_within(job.time_limit()).unwrap().bytes, b"late");
+                assert_eq!(request.wait_within(SHORT), Err(Error::AlreadyTaken));
+            } else {
+                comm.receive(0, 0).unwrap();
+                comm.send(0, 5, b"late").unwrap();
+            }
+            comm.barrier().unwrap();
+            leave_together(&comm);
+        });
+    }
+}
+
 /// The chosen members learn of a failure as soon as they get the notice, long before they would
 /// detect it.
 #[test]
