@@ -22,6 +22,11 @@ impl Seat {
     /// [`Seat::flush`], a lock, a barrier or a point; `data` can be used again at once.
     #[inline]
     pub fn put(&self, seat: usize, offset: u64, data: &[u8]) -> ProtectResult<()> {
+        if let Some(logs) = &self.logs
+            && seat != self.number
+        {
+            return self.put_logged(logs, seat, offset, data);
+        }
         let (member, offset) = self.locate(seat, offset, data.len())?;
         self.keep(self.period.start(member, Operation::Put { offset, data }))
     }
@@ -29,6 +34,11 @@ impl Seat {
     /// Fills `buffer` from `offset` of the memory of `seat`. Puts of this seat are seen.
     #[inline]
     pub fn get(&self, seat: usize, offset: u64, buffer: &mut [u8]) -> ProtectResult<()> {
+        if let Some(logs) = &self.logs
+            && seat != self.number
+        {
+            return self.get_logged(logs, seat, offset, buffer);
+        }
         let (member, offset) = self.locate(seat, offset, buffer.len())?;
         let job = &self.period.run.job;
         job.get(Epoch::ANY, member, offset, buffer).map_err(|error| self.period.error(error))
@@ -87,9 +97,11 @@ impl Seat {
         Ok(W::from_bits(self.swap(member, offset, expected.to_bits(), new.to_bits())?))
     }
 
-    /// Completes all operations of this seat on the memory of `seat`.
+    /// Completes all operations of this seat on the memory of `seat`. In logged mode puts to other
+    /// seats wait for the next barrier: no seat may look before it.
     pub fn flush(&self, seat: usize) -> ProtectResult<()> {
         self.check()?;
+        self.flush_logged()?;
         let member = self.period.holder(seat)?;
         let all = self.pending.take();
         let (now, later): (Vec<Pending>, Vec<Pending>) =
@@ -101,6 +113,7 @@ impl Seat {
     /// Completes all operations of this seat.
     pub fn flush_all(&self) -> ProtectResult<()> {
         self.check()?;
+        self.flush_logged()?;
         self.complete_all(self.pending.take())
     }
 
@@ -116,6 +129,7 @@ impl Seat {
     /// [patience](super::Protect::patience). After a `Timeout` the seat does not hold the lock: if
     /// it is taken after all, it is given back before a later lock, barrier or point of this seat.
     pub fn lock(&self, seat: usize, kind: LockKind) -> ProtectResult<()> {
+        self.mark_interval()?;
         self.quiet()?;
         let (member, base) = self.period.place(seat)?;
         if self.held.borrow().iter().any(|(held, _)| *held == seat) {
@@ -190,7 +204,14 @@ impl Seat {
         if !offset.is_multiple_of(8) {
             return Err(ProtectError::Unaligned { offset });
         }
-        self.locate(seat, offset, count.saturating_mul(8))
+        let len = count.saturating_mul(8);
+        let place = self.locate(seat, offset, len)?;
+        if self.logs.is_none() {
+            return Ok(place);
+        }
+        // The seat may get its next holder meanwhile.
+        self.mark_interval()?;
+        self.locate(seat, offset, len)
     }
 
     /// Keeps an operation until it is complete.

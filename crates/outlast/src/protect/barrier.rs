@@ -4,7 +4,7 @@
 //! decides what the release says. A seat that dies ends the period at all others, which wait for
 //! nothing any more.
 
-use super::layout::{DOWN, UP, children, flags_of, parent, stamped};
+use super::layout::{DOWN, TOLD_DOWN, TOLD_UP, UP, children, flags_of, parent, stamped};
 use super::seat::Seat;
 use super::{ProtectError, ProtectResult};
 use crate::engine::{Epoch, Operation};
@@ -22,6 +22,14 @@ const KINDS: u64 = BARRIER | POINT | VOTE;
 pub(super) const YES: u64 = 1 << 4;
 pub(super) const BACK: u64 = 1 << 5;
 
+/// The seat asks for no save: its logs have room, and it was not recovered since the last save.
+pub(super) const ROOM: u64 = 1 << 6;
+
+/// Whether a round with this result is a part of a save.
+pub(super) fn is_of_save(released: u64) -> bool {
+    released & (VOTE | YES | BACK) != 0
+}
+
 impl Seat {
     /// Waits until all seats have called it. All operations of all seats from before are complete
     /// then.
@@ -32,39 +40,72 @@ impl Seat {
     /// [`Seat::barrier_point`] instead.
     pub fn barrier(&self) -> ProtectResult<()> {
         self.quiet()?;
-        self.in_step(|| self.tree(BARRIER | FINE, |_| 0)).map(drop)
+        self.in_step(|| {
+            self.release()?;
+            self.tree(BARRIER | FINE, |_| 0)
+        })
+        .map(drop)
     }
 
     /// A round of the tree. `told` goes up, combined by and; seat 0 decides by it what goes down.
-    pub(super) fn tree(&self, told: u64, decide: impl FnOnce(bool) -> u64) -> ProtectResult<u64> {
+    pub(super) fn tree(&self, told: u64, decide: impl FnOnce(u64) -> u64) -> ProtectResult<u64> {
         let round = self.round.get() + 1;
         self.round.set(round);
-        let rollback = self.period.rollback;
-        let mut all = told;
-        for (index, child) in children(self.number, self.seats()).enumerate() {
-            all &= self.await_word(UP + index as u64 * 8, round, child)?;
-        }
-        let released = match parent(self.number) {
-            None if all & KINDS == 0 => 0,
-            None => (all & KINDS) | decide(all & FINE != 0),
-            Some((above, index)) => {
-                let word = stamped(rollback, round, all);
-                self.tell(&[above], UP + index as u64 * 8, word)?;
-                if mutant("seat-thaw-early") && told & VOTE != 0 {
-                    return Ok(told | YES);
-                }
-                self.await_word(DOWN, round, above)?
+        let result = match self.replay_round(told, round)? {
+            Some(released) => released,
+            None => {
+                let released = match self.released_before(round)? {
+                    Some(released) => released,
+                    None => self.arrive(told | self.room(), round, decide)?,
+                };
+                self.tell_children(round, released)?;
+                self.note_round(round, released);
+                released
             }
         };
-        let below: Vec<usize> = children(self.number, self.seats()).collect();
-        self.tell(&below, DOWN, stamped(rollback, round, released))?;
-        match released & KINDS {
+        match result & KINDS {
             0 => {
                 let reason = "the seats are in different calls: a barrier here, a point there; \
                               all have to make the same calls in the same order";
                 Err(ProtectError::Invalid { reason: reason.to_string() })
             }
-            _ => Ok(released),
+            _ => Ok(result),
+        }
+    }
+
+    /// Waits for the children, tells the parent, and waits for the release of this round.
+    fn arrive(&self, told: u64, round: u64, decide: impl FnOnce(u64) -> u64) -> ProtectResult<u64> {
+        let rollback = self.period.rollback;
+        let mut all = told;
+        for (index, child) in children(self.number, self.seats()).enumerate() {
+            all &= self.await_word(UP + index as u64 * 8, round, child)?;
+        }
+        match parent(self.number) {
+            None if all & KINDS == 0 => Ok(0),
+            None => Ok((all & KINDS) | decide(all)),
+            Some((above, index)) => {
+                let word = stamped(rollback, round, all);
+                self.tell_in_tree(&[above], UP + index as u64 * 8, TOLD_UP, word)?;
+                self.after_tell()?;
+                if mutant("seat-thaw-early") && told & VOTE != 0 {
+                    return Ok(told | YES);
+                }
+                self.await_word(DOWN, round, above)
+            }
+        }
+    }
+
+    fn tell_children(&self, round: u64, released: u64) -> ProtectResult<()> {
+        let below: Vec<usize> = children(self.number, self.seats()).collect();
+        let word = stamped(self.period.rollback, round, released);
+        self.tell_in_tree(&below, DOWN, TOLD_DOWN, word)
+    }
+
+    /// Tells other seats of a round; in logged mode so that a next holder can look it up.
+    fn tell_in_tree(&self, seats: &[usize], word: u64, own: u64, value: u64) -> ProtectResult<()> {
+        match &self.logs {
+            None => self.tell(seats, word, value),
+            Some(_) => self.tell_logged(seats, word, own, value),
         }
     }
 

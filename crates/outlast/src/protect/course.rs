@@ -238,6 +238,31 @@ impl CourseRecord {
         }
     }
 
+    /// `adopt`: gives the seats of the dead to their next holders, in the rollback and the
+    /// generation of now. All members call it with equal arguments, and the first one decides.
+    /// `None` if no member may take them, or if the course is another one.
+    pub(super) fn adopt(
+        &self,
+        rollback: u64,
+        generation: u64,
+        next: impl Fn(&Course) -> Course,
+    ) -> ProtectResult<Option<Course>> {
+        loop {
+            let (before, expect) = self.read()?;
+            let is_other = before.rollback != rollback || before.generation != generation;
+            if is_other || before.fault.is_some() {
+                return Ok(None);
+            }
+            let after = Course { rollback, ..next(&before) };
+            if after.fault.is_some() {
+                return Ok(None);
+            }
+            if after == before || self.replace(&after, expect)? {
+                return Ok(Some(after));
+            }
+        }
+    }
+
     /// Puts a fault into the course of a rollback, or into that of any, unless it has one.
     pub(super) fn fail(&self, rollback: Option<u64>, fault: &Fault) -> ProtectResult<()> {
         loop {
@@ -376,6 +401,26 @@ mod tests {
         assert_eq!(record.decide(2, 36), Ok(false), "after a fault");
         let course = record.assign(2, next).expect("read");
         assert_eq!((course.fault, course.rollback, course.generation), (Some(fault), 2, 35));
+        store.close().expect("closed");
+    }
+
+    /// The first member that adopts decides, and the number of the rollback stays.
+    #[test]
+    fn a_seat_is_adopted_once_and_in_the_rollback_of_now() {
+        let job = crate::join().expect("alone");
+        let store = Store::open(&job, crate::store::Options::new()).expect("opened");
+        let record = CourseRecord::new(&store, b"course".to_vec(), 2);
+        let next = |course: &Course| course.assign(&members(&[0, 2]), 2, 1, 3);
+        let all = |course: &Course| course.assign(&members(&[0, 1, 2]), 2, 1, 3);
+        record.assign(0, all).expect("assigned");
+        let adopted = record.adopt(1, 0, next).expect("adopted").expect("a holder");
+        assert_eq!((holders(&adopted), adopted.rollback), (vec![0, 2], 1));
+        assert_eq!(record.adopt(1, 0, next), Ok(Some(adopted)), "by another member");
+        assert_eq!(record.adopt(2, 0, next), Ok(None), "of another rollback");
+        assert_eq!(record.adopt(1, 7, next), Ok(None), "of another generation");
+        let none = |course: &Course| course.assign(&members(&[0]), 2, 0, 3);
+        assert_eq!(record.adopt(1, 0, none), Ok(None), "no member has room");
+        assert_eq!(record.read().expect("read").0.seats[1].deaths, 1);
         store.close().expect("closed");
     }
 

@@ -1,4 +1,5 @@
-//! The memory of a seat in the segment of its holder: hidden words, then the bytes of the program.
+//! The memory of a seat in the segment of its holder: hidden words, the bytes of the program, and
+//! in logged mode the journal of this seat and the record of the seat before it.
 //!
 //! Hidden words are no part of an image. A holder sets them to zero when it loads the seat, before
 //! any seat goes on. Words that members wait for carry the number of the rollback, so that a word
@@ -11,6 +12,8 @@
 //! | `UP` + i | the arrival of the i-th child in the tree | that child |
 //! | `CALL` | the attempt to save at points that are not aligned | seat 0 |
 //! | `STATE` | where this seat is in that attempt | this seat and seat 0, by compare-and-swap |
+//! | `TOLD_UP` | what this seat told its parent last; in logged mode | this seat |
+//! | `TOLD_DOWN` | what this seat told its children last; in logged mode | this seat |
 
 /// The lock of the seat.
 pub(super) const LOCK: u64 = 0;
@@ -26,9 +29,28 @@ pub(super) const UP: u64 = 16;
 pub(super) const CALL: u64 = UP + FAN as u64 * 8;
 /// Where the seat is in that attempt.
 pub(super) const STATE: u64 = CALL + 8;
+/// What the seat told its parent last.
+pub(super) const TOLD_UP: u64 = STATE + 8;
+/// What the seat told its children last.
+pub(super) const TOLD_DOWN: u64 = TOLD_UP + 8;
 /// The length of all hidden words.
 pub(super) const HIDDEN: u64 = 128;
-const _: () = assert!(STATE + 8 <= HIDDEN);
+const _: () = assert!(TOLD_DOWN + 8 <= HIDDEN);
+
+/// Where the journal of a seat begins, if seats have so many bytes.
+pub(super) fn journal_at(bytes: u64) -> u64 {
+    (HIDDEN + bytes).next_multiple_of(64)
+}
+
+/// Where the record of the seat before begins, with logs of so many bytes.
+pub(super) fn record_at(bytes: u64, logs: u64) -> u64 {
+    journal_at(bytes) + logs / 2
+}
+
+/// The length of all memory of a seat.
+pub(super) fn slot_len(bytes: u64, logs: u64) -> u64 {
+    if logs == 0 { HIDDEN + bytes } else { journal_at(bytes) + logs }
+}
 
 /// How many children a seat has in the tree.
 pub(super) const FAN: usize = 4;

@@ -44,7 +44,7 @@
 //! - *Honest.* Beyond that all members get [`ProtectError::SeatLost`], never older bytes.
 //!
 //! # Vocabulary
-//! - A *period* is the time between two rollbacks; in it each seat has one holder.
+//! - A *period* is the time between two rollbacks; without logs each seat has one holder in it.
 //! - A *generation* is what all seats saved at a point.
 //! - The *course* is the record that says which generation counts and which member holds each seat.
 //!
@@ -58,11 +58,14 @@
 //! `run` calls the closures and meets the other members, `rollback` takes all seats back, `course`
 //! has the records, `period` what the seats of a member share between two rollbacks, `layout` the
 //! hidden words; `seat`, `access`, `barrier` and `point` are the calls of a closure, `steps` names
-//! the steps for failpoints. In the repository, docs/protected-windows.md has the protocol.
+//! the steps for failpoints. In logged mode, which is experimental, `logged` is what a seat logs,
+//! `log` the bytes of the logs, `recover` gives a lost seat to its next holder, and `replay`
+//! repeats its calls. In the repository, docs/protected-windows.md and docs/logged-mode.md have the
+//! protocols.
 //!
 //! # Callers and deaths
-//! Programs call [`run()`]. The death of a holder ends the period at all members; the death of a
-//! member without a seat ends nothing.
+//! Programs call [`run()`]. The death of a holder ends the period at all members, unless the logs
+//! recover its seat; the death of a member without a seat ends nothing.
 
 #![forbid(unsafe_code)]
 
@@ -72,9 +75,16 @@ mod course;
 mod error;
 mod late;
 mod layout;
+mod log;
+mod logged;
+#[cfg(feature = "faults")]
+#[doc(hidden)]
+pub mod mutants;
 mod options;
 mod period;
 mod point;
+mod recover;
+mod replay;
 mod rollback;
 mod run;
 mod seat;

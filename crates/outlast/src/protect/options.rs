@@ -56,7 +56,15 @@ pub struct Protect {
     pub(super) give_up: u64,
     pub(super) patience: Duration,
     pub(super) gather: Duration,
+    /// The bytes of the logs of each seat; 0 for no logs.
+    pub(super) logs: u64,
+    /// The mutant of the logs that breaks this run, or none.
+    #[cfg(feature = "faults")]
+    pub(super) broken: &'static str,
 }
+
+/// The least budget of logs.
+const LOGS_MIN: u64 = 4096;
 
 impl Protect {
     /// Seats with so many bytes each. Images of them have 8 pieces in different innermost domains,
@@ -74,6 +82,9 @@ impl Protect {
             give_up: 8,
             patience: Duration::from_secs(3600),
             gather: Duration::from_secs(1),
+            logs: 0,
+            #[cfg(feature = "faults")]
+            broken: "",
         }
     }
 
@@ -142,6 +153,42 @@ impl Protect {
         self
     }
 
+    /// Logs accesses, with so many bytes for the logs of each seat, so that the next holder of a
+    /// seat repeats what a dead holder did, and the other seats notice nothing. Off by default.
+    ///
+    /// **Experimental.** It covers programs that use puts, gets and barriers between two saves, and
+    /// a single lost seat at a time. All else is a rollback, as without logs. Puts to other seats
+    /// are done at the next barrier, and [`Seat::point`](super::Seat::point) saves nothing. The
+    /// closure makes equal calls when it gets equal answers, and two accesses to a byte of which
+    /// one is a write have a barrier between them.
+    pub fn logged(mut self, budget: u64) -> Protect {
+        // No segment has so much room; `run` says so.
+        self.logs = budget.min(1 << 50).next_multiple_of(128);
+        self
+    }
+
+    /// Breaks the protocol of the logs in the way of this name, for tests.
+    #[cfg(feature = "faults")]
+    #[doc(hidden)]
+    pub fn broken(mut self, mutant: &'static str) -> Protect {
+        self.broken = mutant;
+        self
+    }
+
+    /// Whether the protocol of the logs is to be broken in this way.
+    #[cfg(feature = "faults")]
+    pub(super) fn is_broken(&self, mutant: &str) -> bool {
+        debug_assert!(super::mutants::NAMES.iter().any(|(name, _)| *name == mutant), "{mutant}");
+        self.broken == mutant
+    }
+
+    /// Without the feature `faults` no protocol is broken.
+    #[cfg(not(feature = "faults"))]
+    #[inline(always)]
+    pub(super) fn is_broken(&self, _: &str) -> bool {
+        false
+    }
+
     /// Why the options are refused, if they are. Images check the others.
     pub(super) fn fault(&self) -> Option<String> {
         if self.bytes == 0 {
@@ -150,6 +197,8 @@ impl Protect {
             Some(format!("room for {} more seats; there may be up to 64", self.room))
         } else if self.give_up == 0 {
             Some("give up after 0 deaths; there may be 1 at least".to_string())
+        } else if self.logs != 0 && self.logs < LOGS_MIN {
+            Some(format!("logs of {} bytes; they have {LOGS_MIN} bytes at least", self.logs))
         } else {
             None
         }

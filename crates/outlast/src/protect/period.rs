@@ -1,8 +1,10 @@
-//! A period: the time between two rollbacks, in which each seat has one holder.
+//! A period: the time between two rollbacks.
 //!
 //! The seats of a member share the period: whether it is over, where the seats are, and what a
-//! rollback has to settle. A period is over at a member as soon as its view has the death of a
-//! holder. All calls on seats then say `RolledBack`.
+//! rollback has to settle. Without logs each seat has a single holder in it, and the period is over
+//! at a member as soon as its view has the death of a holder. In logged mode a seat may get a
+//! further holder, and the members agree whether the period is over. All calls on seats then say
+//! `RolledBack`.
 
 use super::course::{Course, SeatRecord};
 use super::late::{Late, Release, Then};
@@ -11,8 +13,9 @@ use super::{ProtectError, ProtectResult};
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use crate::image::Staged;
 use crate::store::mutant;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use crate::sync::lock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a wait for a word sleeps at most: a ring may be lost with its sender.
@@ -23,17 +26,44 @@ pub(super) struct Period {
     pub(super) rollback: u64,
     /// The generation from which the period begins; 0 for the beginning.
     pub(super) generation: u64,
-    pub(super) holders: Vec<MemberId>,
+    /// The holder of each seat. Relaxed: an operation on the memory of a dead holder is refused.
+    holders: Vec<AtomicU32>,
     /// The last epoch of this member in which all holders lived. Relaxed: the number alone counts.
     epoch: AtomicU64,
     /// Whether calls say `RolledBack`. Relaxed: it goes with no other memory.
     is_over: AtomicBool,
-    /// Where the memory of each seat begins in the segment of its holder.
-    places: Vec<OnceLock<u64>>,
+    /// The holder of each seat in the upper 16 bits, and below it where the memory begins in its
+    /// segment, plus 1; 0 if that is not known. Relaxed: the word has both.
+    places: Vec<AtomicU64>,
+    /// What the closures of this member's seats and its main activity share, by seat.
+    shared: Vec<Mutex<Shared>>,
     /// Saves of this member's seats that wait for their verdict.
     pub(super) staged: Mutex<Vec<(usize, Staged)>>,
     /// Operations that were given up and may still happen.
     pub(super) late: Late,
+}
+
+/// The state of a seat in logged mode, which its closure changes and the member looks at before a
+/// recovery. The lock is held for a moment, so that a look orders what the closure did before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shared {
+    /// The generation that counts, as far as the seat knows.
+    pub(super) generation: u64,
+    /// Whether the logs of the seat have all of its interval.
+    pub(super) is_logging: bool,
+    /// Whether the seat is in a save.
+    pub(super) is_saving: bool,
+    /// Whether the seat asks for a save: its logs were full, or a seat was recovered.
+    pub(super) asks_for_save: bool,
+    /// Whether a next holder has come to the end of the past.
+    pub(super) is_live: bool,
+}
+
+/// The bits of a place that say where the memory begins.
+const OFFSET_BITS: u32 = 48;
+
+fn packed(member: MemberId, offset: u64) -> u64 {
+    u64::from(member.0) << OFFSET_BITS | (offset + 1)
 }
 
 impl Period {
@@ -42,11 +72,19 @@ impl Period {
             run: run.clone(),
             rollback: course.rollback,
             generation: course.generation,
-            holders: course.seats.iter().map(|held| held.member).collect(),
+            holders: course.seats.iter().map(|held| AtomicU32::new(held.member.0)).collect(),
             // No view has this epoch: the first call looks for dead holders.
             epoch: AtomicU64::new(u64::MAX),
             is_over: AtomicBool::new(false),
-            places: course.seats.iter().map(|_| OnceLock::new()).collect(),
+            places: course.seats.iter().map(|_| AtomicU64::new(0)).collect(),
+            shared: course
+                .seats
+                .iter()
+                .map(|_| {
+                    let (generation, is_logging) = (course.generation, run.options.logs != 0);
+                    Mutex::new(Shared { generation, is_logging, ..Shared::default() })
+                })
+                .collect(),
             staged: Mutex::default(),
             late: Late::default(),
         }
@@ -74,7 +112,8 @@ impl Period {
             return Err(fault.into());
         }
         let view = self.run.job.view();
-        let is_living = self.holders.iter().all(|holder| view.is_living(*holder));
+        // In logged mode the members agree what follows from a death.
+        let is_living = self.is_logged() || !self.has_lost();
         if !is_living || self.run.comm.is_revoked() || self.is_over.load(Ordering::Relaxed) {
             self.end();
             return Err(ProtectError::RolledBack);
@@ -88,23 +127,86 @@ impl Period {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the seats log their accesses.
+    #[inline]
+    pub(super) fn is_logged(&self) -> bool {
+        self.run.options.logs != 0
+    }
+
+    /// The holders of all seats, by seat.
+    pub(super) fn holders(&self) -> impl Iterator<Item = MemberId> {
+        self.holders.iter().map(|holder| MemberId(holder.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the holder of a seat is dead, as far as this member knows.
+    pub(super) fn has_lost(&self) -> bool {
+        let view = self.run.job.view();
+        self.holders().any(|holder| !view.is_living(holder))
+    }
+
+    /// How many seats there are.
+    pub(super) fn seats(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// The state of a seat of this member.
+    pub(super) fn shared(&self, seat: usize) -> Shared {
+        *lock(&self.shared[seat])
+    }
+
+    /// Changes the state of a seat of this member.
+    pub(super) fn share(&self, seat: usize, change: impl FnOnce(&mut Shared)) {
+        change(&mut lock(&self.shared[seat]));
+    }
+
+    /// The seat has this holder from now on.
+    pub(super) fn enter(&self, seat: usize, holder: MemberId) {
+        self.holders[seat].store(holder.0, Ordering::Relaxed);
+        self.places[seat].store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until all seats have living holders, or the period is over.
+    pub(super) fn await_all_holders(&self, seat: usize) -> ProtectResult<()> {
+        let patience = self.run.options.patience;
+        self.wait_for(seat, patience, || Ok((!self.has_lost()).then_some(())))
+    }
+
+    /// Waits until a seat whose holder has died has its next holder, or the period is over.
+    pub(super) fn await_holder(&self, seat: usize, dead: MemberId) -> ProtectResult<()> {
+        self.wait_for(seat, self.run.options.patience, || {
+            Ok((self.holder(seat)? != dead).then_some(()))
+        })?;
+        // A place that was found while the seat got its holder.
+        let place = self.places[seat].load(Ordering::Relaxed);
+        if place >> OFFSET_BITS == u64::from(dead.0) {
+            let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.places[seat].compare_exchange(place, 0, set, failed);
+        }
+        Ok(())
+    }
+
     /// The holder of a seat.
     pub(super) fn holder(&self, seat: usize) -> ProtectResult<MemberId> {
         let seats = self.holders.len();
-        self.holders.get(seat).copied().ok_or(ProtectError::NoSuchSeat { seat, seats })
+        let holder = self.holders.get(seat).ok_or(ProtectError::NoSuchSeat { seat, seats })?;
+        Ok(MemberId(holder.load(Ordering::Relaxed)))
     }
 
     /// The holder of a seat, and where its memory begins there.
     #[inline]
     pub(super) fn place(&self, seat: usize) -> ProtectResult<(MemberId, u64)> {
-        let holder = self.holder(seat)?;
-        match self.places[seat].get() {
-            Some(offset) => Ok((holder, *offset)),
-            None => self.find_place(seat),
+        match self.places.get(seat).map_or(0, |place| place.load(Ordering::Relaxed)) {
+            0 => self.find_place(seat),
+            place => {
+                let offset = (place & ((1 << OFFSET_BITS) - 1)) - 1;
+                Ok((MemberId((place >> OFFSET_BITS) as u32), offset))
+            }
         }
     }
 
-    /// Reads where a seat is. All holders have written their records before the period began.
+    /// Reads where a seat is. All holders have written their records before the period began, and
+    /// the next holder of a seat before any member enters it.
+    #[cold]
     fn find_place(&self, seat: usize) -> ProtectResult<(MemberId, u64)> {
         let holder = self.holder(seat)?;
         let value = self.run.store.get(&self.run.seat_key(seat))?;
@@ -116,7 +218,13 @@ impl Period {
         }
         match record {
             Some(record) if record.rollback == self.rollback && record.member == holder => {
-                Ok((holder, *self.places[seat].get_or_init(|| record.offset)))
+                self.places[seat].store(packed(holder, record.offset), Ordering::Relaxed);
+                Ok((holder, record.offset))
+            }
+            // The next holder has come to the end of the past, and no member has entered it.
+            Some(record) if self.is_logged() && record.rollback == self.rollback => {
+                self.await_holder(seat, holder)?;
+                self.find_place(seat)
             }
             _ => {
                 let reason = format!("the record of seat {seat} is not of this period");
@@ -125,10 +233,16 @@ impl Period {
         }
     }
 
-    /// The error of a call on seats for an error of the engine: a dead target is a dead holder.
+    /// The error of a call on seats for an error of the engine: a dead target is a dead holder. In
+    /// logged mode no log covers these calls, so the period ends when all members know of the
+    /// death.
     pub(super) fn error(&self, error: Error) -> ProtectError {
         match (&error, self.check()) {
             (Error::Dead { .. }, Err(over)) => over,
+            (Error::Dead { .. }, Ok(())) if self.is_logged() => {
+                let patience = self.run.options.patience;
+                self.wait_for::<()>(0, patience, || Ok(None)).err().unwrap_or(error.into())
+            }
             _ => error.into(),
         }
     }

@@ -16,7 +16,7 @@
 //! seat that has waited long enough goes on, and the attempt is given up: another seat may wait for
 //! it elsewhere.
 
-use super::barrier::{BACK, FINE, POINT, VOTE, YES};
+use super::barrier::{BACK, FINE, POINT, ROOM, VOTE, YES};
 use super::layout::{CALL, HIDDEN, STATE, flags_of, stamped};
 use super::seat::Seat;
 use super::steps::{Step, within};
@@ -63,10 +63,19 @@ impl Seat {
         let step = within(Step::Freeze);
         self.freeze()?;
         self.in_step(|| {
-            let due = |_| if self.is_due() { YES } else { 0 };
+            self.release()?;
+            let due = |all: u64| {
+                let is_due = all & ROOM == 0 || self.is_due();
+                self.set_saving(is_due);
+                if is_due { YES } else { 0 }
+            };
             let released = self.tree(POINT | FINE, due)?;
             drop(step);
-            if released & YES == 0 { Ok(Point::NotDue) } else { self.save_aligned(note) }
+            if released & YES == 0 {
+                return Ok(Point::NotDue);
+            }
+            self.set_saving(true);
+            self.save_aligned(note)
         })
     }
 
@@ -74,14 +83,15 @@ impl Seat {
     fn save_aligned(&self, note: &[u8]) -> ProtectResult<Point> {
         let began = self.period.run.job.now();
         let generation = (self.period.rollback << 32) | (self.round.get() << 1);
-        let is_fine = self.stage(generation, note)?;
+        // A save in the past was put off, or the past would begin after it.
+        let is_fine = self.has_past() || self.stage(generation, note)?;
         let voted = {
             let _step = within(Step::Vote);
             let told = VOTE | if is_fine { FINE } else { 0 };
             if mutant("seat-verdict-early") && self.number == 0 {
                 let _ = self.verdict(true, generation);
             }
-            self.tree(told, |all| self.verdict(all, generation))?
+            self.tree(told, |all| self.verdict(all & FINE != 0, generation))?
         };
         let point = self.settle(generation, voted & (YES | BACK))?;
         if point == Point::Saved {
@@ -94,7 +104,8 @@ impl Seat {
 
     /// A point of this seat alone: here it can be taken up again. Seats need not make this call
     /// together. If seat 0 has called for a save, the call waits until all seats are at a point,
-    /// or for [`Protect::gather`](super::Protect::gather), after which the save is put off.
+    /// or for [`Protect::gather`](super::Protect::gather), after which the save is put off. In
+    /// logged mode it saves nothing.
     ///
     /// # Errors
     ///
@@ -102,6 +113,9 @@ impl Seat {
     pub fn point(&self, note: &[u8]) -> ProtectResult<Point> {
         let _step = within(Step::Freeze);
         self.freeze()?;
+        if self.logs.is_some() {
+            return Ok(Point::NotDue);
+        }
         self.in_step(|| match self.number {
             0 if self.is_due() => self.gather(note),
             0 => Ok(Point::NotDue),
@@ -183,6 +197,7 @@ impl Seat {
         if let Some(staged) = staged {
             images.keep_staged(staged)?;
         }
+        self.begin_logs(generation)?;
         let before = self.generation.replace(generation);
         if before != 0 {
             images.forget_generation(&self.period.run.image_name(self.number), before);

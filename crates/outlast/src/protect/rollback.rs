@@ -13,11 +13,12 @@
 //! period before reaches memory that was loaded.
 
 use super::course::{Course, Fault, SeatRecord};
-use super::layout::HIDDEN;
+use super::layout::{HIDDEN, journal_at, record_at};
+use super::log;
 use super::period::Period;
 use super::run::{End, FINE, Run};
 use super::steps::{Step, within};
-use super::{ProtectError, ProtectResult};
+use super::{Protect, ProtectError, ProtectResult};
 use crate::engine::{Epoch, MemberId};
 use crate::image::ImageError;
 use crate::store::mutant;
@@ -97,7 +98,7 @@ impl Run {
     }
 
     /// Waits until this member serves none of the dead any more.
-    fn end_service(&self, dead: &[MemberId]) -> ProtectResult<()> {
+    pub(super) fn end_service(&self, dead: &[MemberId]) -> ProtectResult<()> {
         let until = self.job.now().after(self.options.patience);
         loop {
             let view = self.job.view();
@@ -137,14 +138,22 @@ impl Run {
         }
         let seats = course.seats_of(self.job.me());
         let load = |seat: usize| {
-            self.patiently(|| self.load_seat(course, seat)).map_err(|error| (seat, error))
+            self.patiently(|| {
+                let loaded = self.load_seat(course, seat)?;
+                self.put_seat_record(course.rollback, seat, loaded.offset)?;
+                Ok(loaded)
+            })
+            .map_err(|error| (seat, error))
         };
         seats.into_iter().map(load).collect()
     }
 
     /// Repeats a call that has timed out, as long as this member's patience with a stopped member
     /// lasts and the run goes on.
-    fn patiently<T>(&self, mut call: impl FnMut() -> ProtectResult<T>) -> ProtectResult<T> {
+    pub(super) fn patiently<T>(
+        &self,
+        mut call: impl FnMut() -> ProtectResult<T>,
+    ) -> ProtectResult<T> {
         let until = self.job.now().after(self.options.patience);
         loop {
             match call() {
@@ -155,7 +164,9 @@ impl Run {
         }
     }
 
-    fn load_seat(&self, course: &Course, seat: usize) -> ProtectResult<Loaded> {
+    /// Loads the generation of the course into the memory of a seat, with empty hidden words and
+    /// empty logs.
+    pub(super) fn load_seat(&self, course: &Course, seat: usize) -> ProtectResult<Loaded> {
         let name = self.image_name(seat);
         let mut generation = course.generation;
         let (offset, is_new) = self.take_slot(seat)?;
@@ -197,11 +208,28 @@ impl Run {
         if !mutant("seat-lock-kept") || is_new {
             self.put_own(offset, &[0; HIDDEN as usize])?;
         }
-        let record = SeatRecord { rollback: course.rollback, member: self.job.me(), offset };
-        if !mutant("seat-adopt-without-incarnation") || course.rollback == 1 {
-            self.store.put(&self.seat_key(seat), &record.encode())?;
+        if self.options.logs != 0 {
+            let head = [course.generation, 0, 0, 0].map(u64::to_le_bytes).concat();
+            let Protect { bytes, logs, .. } = self.options;
+            for at in [journal_at(bytes), record_at(bytes, logs)] {
+                self.put_own(offset + at + log::GENERATION, &head)?;
+            }
         }
         Ok(Loaded { seat, offset, note })
+    }
+
+    /// Says where the memory of a seat of this member is.
+    pub(super) fn put_seat_record(
+        &self,
+        rollback: u64,
+        seat: usize,
+        offset: u64,
+    ) -> ProtectResult<()> {
+        let record = SeatRecord { rollback, member: self.job.me(), offset };
+        if !mutant("seat-adopt-without-incarnation") || rollback == 1 {
+            self.store.put(&self.seat_key(seat), &record.encode())?;
+        }
+        Ok(())
     }
 
     /// The memory of a seat of this member, and whether the seat is new here.

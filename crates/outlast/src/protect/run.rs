@@ -2,16 +2,18 @@
 //!
 //! All members, spares included, meet in agreements, in a fixed order: a first agreement says that
 //! all closures have ended or that a rollback begins, a second ends each rollback. A member without
-//! a seat waits in the first.
+//! a seat waits in the first. In logged mode a recovery has two further agreements in between.
 
 use super::course::{Course, CourseRecord, Fault};
-use super::layout::{HIDDEN, LOCK};
+use super::layout::{LOCK, slot_len};
 use super::period::Period;
+use super::recover;
+use super::replay::Past;
 use super::rollback::Loaded;
 use super::seat::Seat;
 use super::steps::{Step, within};
 use super::{Protect, ProtectError, ProtectResult};
-use crate::engine::{MemberId, Time};
+use crate::engine::{Activity, MemberId, Time};
 use crate::image::Images;
 use crate::job::Job;
 use crate::rma::{self, Communicator};
@@ -21,6 +23,7 @@ use std::any::Any;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// What a member keeps for the whole run.
 pub(super) struct Run {
@@ -56,7 +59,7 @@ pub(super) struct Met {
 }
 
 /// This member has not heard of a member that failed or gave up.
-const CALM: u64 = 4;
+pub(super) const CALM: u64 = 4;
 /// All closures of this member have ended.
 const ENDED: u64 = 1;
 /// This member could do its part.
@@ -73,6 +76,40 @@ enum Outcome<T> {
 
 /// How the closures of a member ended, by their seats.
 type Outcomes<T> = Vec<(usize, Outcome<T>)>;
+
+/// The closure of a seat; its errors are texts.
+pub(super) type Body<T> = Arc<dyn Fn(&Seat) -> Result<T, String> + Send + Sync>;
+
+/// The closures of the seats of a member, each in an activity of its own.
+pub(super) struct Running<T> {
+    outcomes: Arc<Mutex<Outcomes<T>>>,
+    activities: Vec<Activity>,
+}
+
+/// How often a member looks for deaths and for the ends of closures, if nothing rings.
+const POLL: Duration = Duration::from_millis(50);
+
+impl<T> Running<T> {
+    fn new() -> Running<T> {
+        Running { outcomes: Arc::default(), activities: Vec::new() }
+    }
+
+    /// Whether all closures have ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.activities.iter().all(Activity::is_finished)
+    }
+
+    /// Waits for all closures. A closure that computes is waited for; all waits in it end by
+    /// themselves.
+    fn join(self, job: &Job) -> Outcomes<T> {
+        for activity in &self.activities {
+            while !job.wait_for(activity, Time::NEVER) && !job.has_ended() {}
+        }
+        let mut outcomes = std::mem::take(&mut *lock(&self.outcomes));
+        outcomes.sort_unstable_by_key(|(seat, _)| *seat);
+        outcomes
+    }
+}
 
 /// Protects a program: every member calls it with equal options, and `body` is called once for each
 /// seat, by the member that holds it. There are as many seats as the job has regular members;
@@ -140,7 +177,7 @@ impl Run {
         let mut fault = options.fault().map(|reason| ProtectError::Invalid { reason });
         let mut slots = Vec::new();
         for _ in 0..if fault.is_none() { 1 + options.room } else { 0 } {
-            match job.reserve(HIDDEN + options.bytes) {
+            match job.reserve(slot_len(options.bytes, options.logs)) {
                 Ok(offset) => slots.push(Slot { offset, seat: None }),
                 Err(error) => fault = fault.or(Some(error.into())),
             }
@@ -197,7 +234,7 @@ impl Run {
             return Ok(());
         }
         for slot in lock(&self.slots).drain(..) {
-            self.job.release(slot.offset, HIDDEN + self.options.bytes);
+            self.job.release(slot.offset, slot_len(self.options.bytes, self.options.logs));
         }
         Ok(())
     }
@@ -244,7 +281,8 @@ impl Run {
                     {
                         return Err(why_failed(course));
                     }
-                    if until.is_none() && period.is_none_or(|period| period.check().is_err()) {
+                    let is_over = |period: &Period| period.check().is_err() || period.has_lost();
+                    if until.is_none() && period.is_none_or(is_over) {
                         until = Some(self.job.now().after(self.options.patience));
                     }
                     if until.is_some_and(|until| self.job.now() >= until) {
@@ -275,13 +313,19 @@ impl Run {
                 Err(End::Together(error)) => return End::Together(Err(error)),
                 Err(End::Alone(error)) => return End::Alone(error),
             };
-            let outcomes = self.run_seats(&period, loaded, body);
-            let met = match self.stop(&period, &outcomes) {
-                Ok(met) => met,
+            let ended = match period.is_logged() {
+                false => {
+                    let outcomes = self.run_seats(&period, loaded, body);
+                    self.stop(&period, &outcomes).map(|met| (outcomes, met))
+                }
+                true => self.run_logged(&period, loaded, body),
+            };
+            let (outcomes, met) = match ended {
+                Ok(ended) => ended,
                 Err(error) => return End::Alone(error),
             };
             dead = met.dead;
-            let is_over = period.holders.iter().all(|holder| !dead.contains(holder));
+            let is_over = period.holders().all(|holder| !dead.contains(&holder));
             let mut values = Vec::new();
             for (seat, outcome) in outcomes {
                 match outcome {
@@ -373,7 +417,7 @@ impl Run {
             let call = {
                 let outcomes = outcomes.clone();
                 move || {
-                    let outcome = call(&period, own, &*body);
+                    let outcome = call(&period, own, None, &*body);
                     // A fault that cannot be put is put again in `stop`.
                     let _ = period.run.tell_failure(&period, number, &outcome);
                     lock(&outcomes).push((number, outcome));
@@ -387,7 +431,7 @@ impl Run {
             }
         }
         let own = first.seat;
-        let outcome = call(period, first, &**body);
+        let outcome = call(period, first, None, &**body);
         let _ = self.tell_failure(period, own, &outcome);
         lock(&outcomes).push((own, outcome));
         for activity in &activities {
@@ -398,16 +442,137 @@ impl Run {
         outcomes.sort_unstable_by_key(|(seat, _)| *seat);
         outcomes
     }
+
+    /// Runs the seats of this member in logged mode, with recoveries, until all closures of the job
+    /// have ended or a rollback begins.
+    fn run_logged<T, E, F>(
+        self: &Arc<Run>,
+        period: &Arc<Period>,
+        loaded: Vec<Loaded>,
+        body: &Arc<F>,
+    ) -> ProtectResult<(Outcomes<T>, Met)>
+    where
+        T: Send + 'static,
+        E: Display,
+        F: Fn(&Seat) -> Result<T, E> + Send + Sync + 'static,
+    {
+        let body = body.clone();
+        let body: Body<T> = Arc::new(move |seat| body(seat).map_err(|error| error.to_string()));
+        let mut running = Running::new();
+        for own in loaded {
+            self.start_seat(&mut running, period, own, None, &body);
+        }
+        let ended = self.meet_until_over(period, &mut running, &body);
+        if !matches!(ended, Ok(Some(_))) {
+            period.end();
+            let _ = self.job.ring(self.job.me());
+        }
+        let outcomes = running.join(&self.job);
+        let met = match ended? {
+            Some(met) => met,
+            None => self.stop(period, &outcomes)?,
+        };
+        Ok((outcomes, met))
+    }
+
+    /// Meets the other members until all closures of the job have ended; `None` if a rollback
+    /// begins.
+    fn meet_until_over<T: Send + 'static>(
+        self: &Arc<Run>,
+        period: &Arc<Period>,
+        running: &mut Running<T>,
+        body: &Body<T>,
+    ) -> ProtectResult<Option<Met>> {
+        loop {
+            self.await_news(period, running)?;
+            let is_ended =
+                |(_, outcome): &(usize, Outcome<T>)| matches!(outcome, Outcome::Ended(_));
+            let mut flags = if self.comm.is_revoked() { 0 } else { CALM };
+            let met = {
+                let _step = within(Step::Meet);
+                if running.is_finished() {
+                    period.finish_late()?;
+                    let have_ended = lock(&running.outcomes).iter().all(is_ended);
+                    flags |= if have_ended && period.check().is_ok() { ENDED } else { 0 };
+                }
+                self.meet(flags, None, Some(period))?
+            };
+            let is_lost = !recover::lost(period, &met.dead).is_empty();
+            if met.flags & CALM == 0 {
+                return Ok(None);
+            }
+            match (met.flags & ENDED != 0, is_lost) {
+                (true, false) => return Ok(Some(met)),
+                (_, true) if self.recover(period, &met, running, body)? => {}
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits until all closures of this member have ended, the holder of a seat has died, or the
+    /// period is over.
+    fn await_news<T>(&self, period: &Period, running: &Running<T>) -> ProtectResult<()> {
+        // No view has this epoch.
+        let mut looked_at = u64::MAX;
+        loop {
+            let bell = self.job.bell();
+            // Each word that a seat is told rings: the view is looked at when it has changed.
+            let epoch = self.job.epoch().0;
+            let is_lost = epoch != looked_at && period.has_lost();
+            looked_at = epoch;
+            if is_lost || running.is_finished() || period.check().is_err() {
+                return Ok(());
+            }
+            if self.job.has_ended() {
+                return Err(ProtectError::Closed);
+            }
+            self.job.park(bell, self.job.now().after(POLL));
+        }
+    }
+
+    /// Calls the closure of a seat in an activity of its own.
+    pub(super) fn start_seat<T: Send + 'static>(
+        &self,
+        running: &mut Running<T>,
+        period: &Arc<Period>,
+        own: Loaded,
+        past: Option<Past>,
+        body: &Body<T>,
+    ) {
+        let seat = own.seat;
+        let name = format!("outlast-seat-{seat}");
+        let (period, body, outcomes) = (period.clone(), body.clone(), running.outcomes.clone());
+        let call = move || {
+            let outcome = call(&period, own, past, &*body);
+            // A fault that cannot be put is put again in `stop`.
+            let _ = period.run.tell_failure(&period, seat, &outcome);
+            lock(&outcomes).push((seat, outcome));
+        };
+        match self.job.spawn(&name, Box::new(call)) {
+            Ok(activity) => running.activities.push(activity),
+            Err(error) => {
+                lock(&running.outcomes).push((seat, Outcome::Failed(error.to_string())));
+            }
+        }
+    }
 }
 
 /// Calls the closure of a seat.
-fn call<T, E, F>(period: &Arc<Period>, own: Loaded, body: &F) -> Outcome<T>
+fn call<T, E, F>(period: &Arc<Period>, own: Loaded, past: Option<Past>, body: &F) -> Outcome<T>
 where
     E: Display,
-    F: Fn(&Seat) -> Result<T, E>,
+    F: Fn(&Seat) -> Result<T, E> + ?Sized,
 {
-    let seat = Seat::new(period, own.seat, own.offset, own.note);
+    let seat = Seat::new(period, own.seat, own.offset, own.note, past);
+    if seat.begin_replay().is_err() {
+        return Outcome::Stopped;
+    }
     let result = catch_unwind(AssertUnwindSafe(|| body(&seat)));
+    // The dead holder has made further calls.
+    if seat.has_past() && !period.run.job.has_ended() {
+        let _ = seat.diverged("the end of the closure");
+        return Outcome::Stopped;
+    }
     // Under the simulator a member that has ended is unwound.
     if period.run.job.has_ended() {
         return match result {

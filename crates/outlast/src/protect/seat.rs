@@ -2,7 +2,9 @@
 
 use super::late::Then;
 use super::layout::HIDDEN;
+use super::logged::Logs;
 use super::period::Period;
+use super::replay::Past;
 use super::{ProtectError, ProtectResult};
 use crate::engine::{Pending, Time};
 use crate::rma::LockKind;
@@ -41,6 +43,8 @@ pub struct Seat {
     /// When the last save ended, and how long it took.
     pub(super) last_save: Cell<Time>,
     pub(super) save_time: Cell<Duration>,
+    /// What the seat logs, in logged mode.
+    pub(super) logs: Option<Logs>,
 }
 
 impl std::fmt::Debug for Seat {
@@ -55,7 +59,12 @@ impl Seat {
         number: usize,
         base: u64,
         note: Option<Vec<u8>>,
+        past: Option<Past>,
     ) -> Seat {
+        let generation = past.as_ref().map_or(period.generation, |past| past.generation);
+        // A save of this period says at which round it was; a next holder begins after that.
+        let is_of_period = generation >> 32 == period.rollback && past.is_some();
+        let round = if is_of_period { ((generation & 0xffff_ffff) >> 1) + 1 } else { 0 };
         Seat {
             period: period.clone(),
             number,
@@ -64,14 +73,15 @@ impl Seat {
             pending: RefCell::default(),
             held: RefCell::default(),
             unlocked_late: RefCell::default(),
-            round: Cell::new(0),
+            round: Cell::new(round),
             is_out_of_step: Cell::new(false),
             attempt: Cell::new(0),
-            generation: Cell::new(period.generation),
+            generation: Cell::new(generation),
             // The first rollback is the beginning.
             is_repeating: Cell::new(period.rollback > 1),
             last_save: Cell::new(period.run.job.now()),
             save_time: Cell::new(Duration::ZERO),
+            logs: period.is_logged().then(|| Logs::new(past)),
         }
     }
 
@@ -82,7 +92,7 @@ impl Seat {
 
     /// How many seats there are: as many as the job has regular members.
     pub fn seats(&self) -> usize {
-        self.period.holders.len()
+        self.period.seats()
     }
 
     /// How many bytes a seat has.
@@ -116,20 +126,27 @@ impl Seat {
     /// For looking and not for taking: after a rollback `look` is called again.
     pub fn remember(&self, look: impl FnOnce() -> Vec<u8>) -> ProtectResult<Vec<u8>> {
         self.check()?;
-        Ok(look())
+        self.remember_logged(look)
     }
 
     /// Whether the closure may be repeating what it did before a rollback: no point has been saved
-    /// since. For programs that print.
+    /// since. In logged mode also whether it repeats what a dead holder did. For programs that
+    /// print.
     pub fn is_replaying(&self) -> bool {
-        self.is_repeating.get()
+        self.is_repeating.get() || self.has_past()
     }
 
     /// Whether all pieces of all images are at living members: as many may die at once then as
     /// [`Protect::lose`](super::Protect::lose) says. It reads the records of all images.
     pub fn is_whole(&self) -> ProtectResult<bool> {
         self.check()?;
-        Ok(self.period.run.images.pieces_missing()? == 0)
+        let mut looked = Ok(0);
+        let is_whole = self.remember_logged(|| {
+            looked = self.period.run.images.pieces_missing();
+            vec![u8::from(looked == Ok(0))]
+        })?;
+        looked?;
+        Ok(is_whole == [1])
     }
 
     /// An error if this seat cannot go on.
@@ -159,10 +176,21 @@ impl Seat {
         len: usize,
     ) -> ProtectResult<(crate::MemberId, u64)> {
         self.check()?;
-        let (member, base) = self.period.place(seat)?;
+        let (member, base) = match seat == self.number && self.logs.is_some() {
+            // A next holder has no seat record before its past is over.
+            true => (self.period.run.job.me(), self.base),
+            false => self.period.place(seat)?,
+        };
+        self.check_range(seat, offset, len)?;
+        Ok((member, base + HIDDEN + offset))
+    }
+
+    /// An error if a range is outside the memory of a seat.
+    #[inline]
+    pub(super) fn check_range(&self, seat: usize, offset: u64, len: usize) -> ProtectResult<()> {
         let (len, bytes) = (len as u64, self.bytes());
         match offset.checked_add(len).is_some_and(|end| end <= bytes) {
-            true => Ok((member, base + HIDDEN + offset)),
+            true => Ok(()),
             false => Err(ProtectError::OutOfRange { seat, offset, len, bytes }),
         }
     }

@@ -28,7 +28,36 @@ pub enum Step {
     Load,
     /// All members agree that all have loaded.
     Restart,
+    /// What was noted goes to the witness.
+    Record,
+    /// The waiting puts are appended to the journal.
+    Journal,
+    /// The waiting puts go to their targets.
+    Send,
+    /// The witness learns that the puts are complete.
+    Close,
+    /// A seat tells its parent or its children in the tree.
+    Tell,
+    /// All members agree on the dead, or that all closures have ended, while closures go on.
+    Meet,
+    /// The dead are served no more.
+    Settle,
+    /// All members agree that a single seat is lost, and that its logs are enough.
+    AgreeAlone,
+    /// The course gives the lost seat to its next holder.
+    Adopt,
+    /// The next holder loads the generation, the record and the journals.
+    LoadLogs,
+    /// The next holder repeats what the dead holder did.
+    Replay,
+    /// The past is over: the next holder does what the dead holder had begun.
+    GoLive,
+    /// All members agree that the seat has its next holder.
+    Resume,
 }
+
+/// How many steps seats have without logs; the others are entered in logged mode alone.
+pub const UNLOGGED: usize = 10;
 
 /// The names of the steps, in the order of [`Step`].
 pub const NAMES: &[&str] = &[
@@ -42,6 +71,19 @@ pub const NAMES: &[&str] = &[
     "seat.assign",
     "seat.load",
     "seat.restart",
+    "log.record",
+    "log.journal",
+    "log.send",
+    "log.close",
+    "log.tell",
+    "recover.meet",
+    "recover.settle",
+    "recover.agree",
+    "recover.adopt",
+    "recover.load",
+    "recover.replay",
+    "recover.go_live",
+    "recover.resume",
 ];
 
 /// The first number of a step of seats; lower numbers are steps of the store.

@@ -4,7 +4,7 @@
 //!   kernels that lack system calls.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`, `salvage`, `snapshot`, `store_examples`: the store, and its example programs.
-//! - `image`: erasure-coded images; `protect`: seats.
+//! - `image`: erasure-coded images; `protect`, `protect_logs`: seats.
 //! - `rma`: communicators and windows.
 //!
 //! The tests run as threads of a process. Only the members, which are processes of their own
@@ -31,6 +31,9 @@ mod seat_bodies;
 #[path = "../support/unfinished.rs"]
 mod unfinished;
 #[cfg(feature = "faults")]
+#[path = "../support/seat_logs.rs"]
+mod seat_log_bodies;
+#[cfg(feature = "faults")]
 #[path = "../support/window_scenarios.rs"]
 mod window_scenarios;
 
@@ -45,6 +48,8 @@ mod launch;
 mod promises;
 #[cfg(feature = "faults")]
 mod protect;
+#[cfg(feature = "faults")]
+mod protect_logs;
 mod rma;
 mod salvage;
 mod snapshot;

@@ -4,7 +4,7 @@
 //! - `engine`, `engine_memory`: the simulator itself.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`: the calls and protocols of the store, by subject.
-//! - `image`, `image_faults`: erasure-coded images; `protect`: seats.
+//! - `image`, `image_faults`: erasure-coded images; `protect`, `protect_logs`: seats.
 //! - `snapshot`: snapshots of the store.
 //! - `rma`: communicators and windows.
 //!
@@ -28,6 +28,8 @@ mod reexecution;
 mod salvage_support;
 #[path = "../support/seats.rs"]
 mod seat_bodies;
+#[path = "../support/seat_logs.rs"]
+mod seat_log_bodies;
 #[path = "../support/simulation.rs"]
 mod simulation;
 #[path = "../support/window_scenarios.rs"]
@@ -39,6 +41,7 @@ mod image;
 mod image_faults;
 mod promises;
 mod protect;
+mod protect_logs;
 mod rma;
 mod snapshot;
 mod store;
