@@ -28,11 +28,11 @@ mod salvage_support;
 #[cfg(feature = "faults")]
 #[path = "../support/seats.rs"]
 mod seat_bodies;
-#[path = "../support/unfinished.rs"]
-mod unfinished;
 #[cfg(feature = "faults")]
 #[path = "../support/seat_logs.rs"]
 mod seat_log_bodies;
+#[path = "../support/unfinished.rs"]
+mod unfinished;
 #[cfg(feature = "faults")]
 #[path = "../support/window_scenarios.rs"]
 mod window_scenarios;
