@@ -673,6 +673,50 @@ mod tests {
         }
     }
 
+    /// A member saves an image that another member has saved. Meanwhile a holder or the other member
+    /// dies, and the image is healed: no member has saved it, so the save succeeds.
+    #[test]
+    fn a_save_replaces_an_image_of_another_member_that_is_healed_meanwhile() {
+        for link in [Link::Memory, Link::Network] {
+            for is_owner in [false, true] {
+                let (stage, arrived) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+                sim::run(&simulation(5, link, Duration::from_secs(5)), move |job: Job| {
+                    let (store, images) = open(&job);
+                    let (owner, sets) = (MemberId(0), &images.inner.sets);
+                    let holders = sets.choose(owner, &job.view());
+                    let dead = if is_owner { owner } else { holders[1] };
+                    let mut others = (1..4).map(MemberId);
+                    let saver = others.find(|other| !holders.contains(other)).expect("a member");
+                    meet(&job, &arrived);
+                    if job.me() == owner {
+                        images.save("shared", b"", &[1; 1500]).expect("saved");
+                        stage.set(1);
+                    }
+                    if job.me() == saver {
+                        nap(&job, "the first save", || stage.get() == 1);
+                        let read = |_: u64, buffer: &mut [u8]| {
+                            if stage.get() == 1 {
+                                stage.set(2);
+                                job.inject(Fault::Kill(dead)).expect("a fault");
+                                nap(&job, "the death", || !job.view().is_living(dead));
+                                nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                            }
+                            buffer.fill(2);
+                        };
+                        images.save_from("shared", b"", 1500, read).expect("saved");
+                        assert_eq!(images.load("shared").expect("loaded").bytes(), [2; 1500]);
+                        stage.set(3);
+                    }
+                    nap(&job, "the end", || stage.get() == 3);
+                    images.close().expect("closed");
+                    store.close().expect("closed");
+                    let _ = job.leave();
+                })
+                .expect_ok();
+            }
+        }
+    }
+
     /// A member saves slowly while its image is healed: the save finds the healed record, and names
     /// the new place, too. The place stays claimed, so no other image is written into it, and the
     /// image outlasts the next death.

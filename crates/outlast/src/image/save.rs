@@ -6,7 +6,7 @@
 //! | `claim` | extents for the slots that are missing | extents that no descriptor names |
 //! | `encode` | put the pieces of changed stripes into slots that no descriptor names | as `claim` |
 //! | `recheck` | a holder has died: back to `claim`, with another set | as `claim` |
-//! | `commit` | put the descriptor, if the record is as it was | before: the old image; after: the new one |
+//! | `commit` | put the descriptor, if no member has saved the image meanwhile | before: the old image; after: the new one |
 //! | `free` | slots and extents that no descriptor names are free | dead: a claim that finds no room takes them. Stopped: done when it goes on |
 //!
 //! The outcome of a commit may be unknown: the store says `Timeout`. The slots of both images are
@@ -110,6 +110,8 @@ impl Inner {
                 // Before `encode`, so that a save of another member since then wins.
                 let found = self.store.get(&key)?;
                 let version = found.as_ref().map(|value| value.version());
+                let before = found.and_then(|value| Descriptor::decode(value.bytes()));
+                let before = before.map(|before| before.save);
                 let saved = self.encode(entry, hash_key(&key), note, len, read)?;
                 let expect = version.map_or(Expect::Absent, Expect::Version);
                 match self.store.put_if(&key, &saved.descriptor.encode(), expect) {
@@ -123,7 +125,7 @@ impl Inner {
                     }
                     Err(StoreError::Conflict { .. }) => {
                         self.drop_saved(entry, saved);
-                        if self.adopt_unsettled(entry, &key)? {
+                        if self.adopt_unsettled(entry, &key, before)? {
                             continue;
                         }
                         return Err(ImageError::Replaced { name: name.to_string() });
@@ -150,8 +152,14 @@ impl Inner {
     }
 
     /// After a lost commit: whether the record is a save of this member, whose outcome was unknown
-    /// or which was healed meanwhile. Otherwise this member has nothing to compare with any more.
-    fn adopt_unsettled(&self, entry: &mut Entry, key: &[u8]) -> ImageResult<bool> {
+    /// or which was healed meanwhile, or still the save `before` of another member, which was
+    /// healed or put once more. Otherwise this member has nothing to compare with any more.
+    fn adopt_unsettled(
+        &self,
+        entry: &mut Entry,
+        key: &[u8],
+        before: Option<u64>,
+    ) -> ImageResult<bool> {
         let Some(value) = self.store.get(key)? else {
             self.settle(entry, None);
             return Ok(false);
@@ -163,6 +171,8 @@ impl Inner {
             self.move_pieces(entry, found.save, found.places.clone());
             return Ok(true);
         }
+        // Each change has changed the version of the record, so the save is not tried for ever.
+        let is_as_before = found.as_ref().is_some_and(|found| Some(found.save) == before);
         match found.filter(|found| entry.unsettled.iter().any(|saved| saved.number() == found.save))
         {
             Some(found) => {
@@ -171,7 +181,7 @@ impl Inner {
             }
             None => {
                 self.settle(entry, None);
-                Ok(false)
+                Ok(is_as_before)
             }
         }
     }

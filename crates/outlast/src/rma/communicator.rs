@@ -222,10 +222,7 @@ impl Communicator {
             self.shared.timeout(self.shared.waited_for(&posted), limit)
         });
         if result.is_err() {
-            let has_given = lock(&self.shared.state).matcher.cancel(&posted);
-            if has_given {
-                self.rma.wake_waiters(&self.job);
-            }
+            self.rma.cancel_receive(&self.job, &self.shared, &posted);
         }
         self.rma.count_consumed(&self.job, &self.shared, &result);
         result

@@ -15,12 +15,13 @@
 //! not consumed, so they are bounded too: by [`CREDIT`] and a single message for each rank,
 //! communicator and lane.
 //!
-//! A rank that frees a communicator drops what it has not received, and counts it as consumed.
+//! A rank that frees a communicator drops what it has not received, and counts it as consumed; so it
+//! does with the message of a receive that is cancelled later.
 //!
 //! On a death nothing is done: a dead rank sends and receives no more, and its credit is forgotten
 //! with the communicator.
 
-use super::point_to_point::Received;
+use super::point_to_point::{PostedReceive, Received};
 use super::progress::Rma;
 use super::registry::SharedCommunicator;
 use super::wire::{self, Reader, Writer};
@@ -28,6 +29,8 @@ use super::{Error, Result};
 use crate::Job;
 use crate::engine::{MESSAGE_CREDIT, message_cost};
 use crate::sync::lock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How many bytes a rank may have sent to another rank that has not consumed them, before it sends
 /// a further message.
@@ -176,6 +179,24 @@ impl Rma {
         self.report_consumed(job, shared);
     }
 
+    /// Cancels a receive. A message that the program has not taken goes to the next receive, or is
+    /// dropped if the communicator is freed. Called without any lock.
+    pub(super) fn cancel_receive(
+        &self,
+        job: &Job,
+        shared: &SharedCommunicator,
+        posted: &Arc<PostedReceive>,
+    ) {
+        if !lock(&shared.state).matcher.cancel(posted) {
+            return;
+        }
+        // Loaded after the message went back: otherwise `free` drops it.
+        match shared.is_freed.load(Ordering::SeqCst) {
+            true => self.drop_unreceived(job, shared),
+            false => self.wake_waiters(job),
+        }
+    }
+
     /// Reports what the program has consumed, if enough of it is unreported. Called without any
     /// lock.
     pub(crate) fn report_consumed(&self, job: &Job, shared: &SharedCommunicator) {
@@ -251,6 +272,53 @@ mod tests {
                     comm.free().expect("freed");
                 }
                 world.barrier().expect("no death");
+                if world.rank() == 0 {
+                    comm.free().expect("freed");
+                }
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A receive has a message that the program has not taken when it frees the communicator, and is
+    /// dropped afterwards. The message is consumed all the same.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_receive_that_is_dropped_after_free_holds_no_sender_up() {
+        use crate::rma::Communicator;
+        use crate::sim::{self, Link, Options};
+        use std::time::Duration;
+        const LEN: usize = 100_000;
+        const LIMIT: Duration = Duration::from_secs(1);
+        for seed in 0..4 {
+            let mut options = Options::new(2, seed).link(Link::of_seed(seed));
+            (options.time_limit, options.steps_max) = (LIMIT, 10_000_000);
+            sim::run(&options, move |job: Job| {
+                let world = Communicator::world(&job).expect("made");
+                let comm = world.duplicate().expect("made");
+                let message = Received { source: 0, tag: 7, bytes: vec![1; LEN] };
+                let count = CREDIT.div_ceil(message_cost(message_len(&message)));
+                let receives: Vec<_> = match world.rank() {
+                    0 => Vec::new(),
+                    _ => (0..count).map(|_| comm.start_receive(0, 7).expect("started")).collect(),
+                };
+                world.barrier().expect("no death");
+                if world.rank() == 0 {
+                    (0..count).for_each(|_| comm.send(1, 7, &message.bytes).expect("credit"));
+                }
+                world.barrier().expect("no death");
+                if world.rank() == 0 {
+                    let began = job.now();
+                    comm.send(1, 7, &message.bytes).expect("the other rank drops it");
+                    let took = job.now().since(began);
+                    assert!(took < LIMIT / 4, "seed {seed}: it took {took:?}");
+                } else {
+                    comm.free().expect("freed");
+                    drop(receives);
+                }
+                // The other rank may have left by then.
+                let _ = world.barrier();
                 if world.rank() == 0 {
                     comm.free().expect("freed");
                 }

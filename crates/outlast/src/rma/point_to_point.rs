@@ -373,10 +373,7 @@ impl Drop for Request {
             if let Some(Ok(message)) = self.result.take() {
                 *lock(&posted.result) = Some(Ok(message));
             }
-            let has_given = lock(&self.shared.state).matcher.cancel(posted);
-            if has_given {
-                self.rma.wake_waiters(&self.job);
-            }
+            self.rma.cancel_receive(&self.job, &self.shared, posted);
         }
     }
 }

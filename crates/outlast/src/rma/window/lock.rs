@@ -72,7 +72,10 @@
 //! that had loaded the words before. A single effect cannot be undone: a put that was in flight
 //! when the lock was taken away may land. A *dead* holder cannot even do that. The member that
 //! takes over from it knows of its death, the swap brings this knowledge to the target, and a
-//! target refuses operations of members that it knows to be dead.
+//! target refuses operations of members that it knows to be dead. A member of the target's node
+//! reaches the words by itself, and the target may be stopped in the middle of the last put of the
+//! dead holder. So a stamp of the dead counts as a living one while a member of the own node
+//! executes a request of the dead.
 
 use super::layout::{self, EXCLUSIVE, stamp};
 use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, WindowState, lock};
@@ -532,6 +535,36 @@ impl SharedWindow {
     fn is_stamp_dead(&self, stamp: u64) -> bool {
         layout::holder(stamp).is_some_and(|member| self.is_dead(member))
     }
+
+    /// What keeps a lock with this stamp from being taken, if anything does.
+    fn obstacle(&self, stamp: u64) -> Option<Obstacle> {
+        if stamp == 0 {
+            None
+        } else if !self.is_stamp_dead(stamp) {
+            Some(Obstacle::Holder(stamp))
+        } else {
+            // After the view: a request that is begun later is refused.
+            self.job.is_serving_dead().then_some(Obstacle::LastRequest)
+        }
+    }
+}
+
+/// What keeps a lock from being taken.
+enum Obstacle {
+    /// A living member, with this stamp.
+    Holder(u64),
+    /// The last request of a dead member, which a member of this node may be executing.
+    LastRequest,
+}
+
+impl Obstacle {
+    /// The stamp of the living holder, or 0.
+    fn holder(&self) -> u64 {
+        match self {
+            Obstacle::Holder(stamp) => *stamp,
+            Obstacle::LastRequest => 0,
+        }
+    }
 }
 
 /// A call that takes a lock.
@@ -616,9 +649,9 @@ impl LockAttempt<'_> {
                 if found == attempt.before {
                     return Ok(Some(()));
                 }
-                attempt.holder = found;
                 // Replace a dead holder; try again at once if the lock has just become free.
-                if found != 0 && !shared.is_stamp_dead(found) {
+                if let Some(obstacle) = shared.obstacle(found) {
+                    attempt.holder = obstacle.holder();
                     return Ok(None);
                 }
                 attempt.before = found;
@@ -636,11 +669,9 @@ impl LockAttempt<'_> {
             let word = shared.layout.shared(rank);
             let stamp = self.wait_until(|attempt| {
                 let found = shared.load(attempt.target, word)?;
-                if found == 0 || shared.is_stamp_dead(found) {
-                    return Ok(Some(found));
-                }
+                let Some(obstacle) = shared.obstacle(found) else { return Ok(Some(found)) };
                 has_waited = true;
-                attempt.holder = found;
+                attempt.holder = obstacle.holder();
                 Ok(None)
             })?;
             if stamp != 0 {
@@ -678,11 +709,10 @@ impl LockAttempt<'_> {
             lock(&shared.state).shares.insert(self.target);
         }
         let own = shared.layout.shared(shared.me);
-        let in_the_way = |stamp| stamp != 0 && !shared.is_stamp_dead(stamp);
         self.wait_until(|attempt| {
             let found = shared.load(attempt.target, EXCLUSIVE)?;
-            if in_the_way(found) {
-                attempt.holder = found;
+            if let Some(obstacle) = shared.obstacle(found) {
+                attempt.holder = obstacle.holder();
                 return Ok(None);
             }
             // The word is this member's own; any other stamp in it was left by a call that gave up.
@@ -698,14 +728,15 @@ impl LockAttempt<'_> {
                 })?;
             }
             let found = shared.load(attempt.target, EXCLUSIVE);
-            match found {
-                Ok(found) if !in_the_way(found) => {
+            let obstacle = found.as_ref().ok().map(|&found| shared.obstacle(found));
+            match (found, obstacle) {
+                (Ok(found), Some(None)) => {
                     Ok(Some(shared.rank_of_stamp(found).into_iter().collect()))
                 }
-                _ => {
+                (found, obstacle) => {
                     shared.swap_without_waiting(attempt.target, own, attempt.stamp, 0);
                     let found = found?;
-                    attempt.holder = found;
+                    attempt.holder = obstacle.flatten().map_or(0, |obstacle| obstacle.holder());
                     // The exclusive locker may wait for the stamp that has just gone.
                     if let Some(member) = layout::holder(found) {
                         let _ = shared.job.ring(member);
@@ -789,4 +820,157 @@ fn ranks_in(words: &[u64]) -> Vec<usize> {
         (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| index * 64 + bit)
     };
     words.iter().enumerate().flat_map(bits).collect()
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::Fault;
+    use crate::rma::Communicator;
+    use crate::sim::{self, Link, Options};
+    use crate::{Job, MemberId};
+    use std::rc::Rc;
+
+    fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
+        let deadline = job.now().after(Duration::from_secs(60));
+        while !until() {
+            assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
+            job.sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// A member of another node dies in the middle of a put under its lock, and the target is
+    /// stopped at that moment, perhaps while it executes the put. A member of the target's node,
+    /// which reaches the memory of the target by itself, takes the lock over. What it finds there
+    /// then, or puts there, stays.
+    #[test]
+    fn the_last_put_of_a_dead_holder_comes_before_the_next_holder() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let (held_up, changed) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        for seed in 0..200 {
+            let (stage, held_up, changed) =
+                (Rc::new(Cell::new(0)), held_up.clone(), changed.clone());
+            let mut options = Options::new(3, seed).link(Link::Network);
+            options.nodes = vec![0, 0, 1];
+            (options.time_limit, options.steps_max) = (LIMIT, 10_000_000);
+            sim::run(&options, move |job: Job| {
+                let comm = Communicator::world(&job).expect("made");
+                let window = Window::allocate(&comm, 64).expect("made");
+                let (target, dies) = (MemberId(0), MemberId(2));
+                let kind = [LockKind::Exclusive, LockKind::Shared][seed as usize % 2];
+                if job.me() == dies {
+                    window.lock(0, LockKind::Exclusive).expect("free");
+                    window.put_blocking(0, 0, &[1; 64]).expect("put");
+                    stage.set(1);
+                    nap(&job, "the next holder", || stage.get() == 2);
+                    let mine = job.clone();
+                    let strike = move || {
+                        mine.sleep(Duration::from_nanos(seed * 7919 % 30_000));
+                        mine.inject(Fault::Stop(target)).expect("a fault");
+                        mine.inject(Fault::Kill(dies)).expect("a fault");
+                    };
+                    job.spawn("strikes", Box::new(strike)).expect("an activity");
+                    let _ = window.put_blocking(0, 0, &[2; 64]);
+                    nap(&job, "its death", || false);
+                }
+                if job.me() == MemberId(1) {
+                    nap(&job, "the first put", || stage.get() == 1);
+                    stage.set(2);
+                    nap(&job, "the death", || !job.view().is_living(dies));
+                    let (mine, pause) = (job.clone(), LIMIT / 4);
+                    let resume = move || {
+                        mine.sleep(pause);
+                        mine.inject(Fault::Resume(target)).expect("a fault");
+                    };
+                    let resumes = job.spawn("resumes", Box::new(resume)).expect("an activity");
+                    let began = job.now();
+                    match window.lock(0, kind) {
+                        Err(WindowError::Abandoned { by, .. }) => assert_eq!(by, [2]),
+                        other => panic!("{other:?}"),
+                    }
+                    let has_waited = job.now().since(began) >= pause;
+                    held_up.set(held_up.get() + u32::from(has_waited));
+                    let read = || {
+                        let mut found = [0; 64];
+                        window.get(0, 0, &mut found).expect("read");
+                        found
+                    };
+                    let found = read();
+                    if kind == LockKind::Exclusive {
+                        window.put_blocking(0, 0, &[3; 64]).expect("put");
+                    }
+                    nap(&job, "the target", || resumes.is_finished());
+                    job.sleep(LIMIT / 4);
+                    let expected = if kind == LockKind::Exclusive { [3; 64] } else { found };
+                    assert_eq!(read(), expected, "seed {seed}: the dead holder has changed it");
+                    changed.set(changed.get() + u32::from(found == [2; 64]));
+                    window.unlock(0).expect("held");
+                    stage.set(3);
+                }
+                nap(&job, "the end", || stage.get() == 3);
+                window.free().expect("freed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        let counts = [held_up.get(), changed.get()];
+        assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
+    }
+
+    /// A member is stopped for good in the middle of the last put of a dead holder: the call that
+    /// takes the lock ends at its time limit, and the next call gets it when the member goes on.
+    #[test]
+    fn a_lock_is_not_waited_for_longer_than_its_limit_while_the_target_is_stopped() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let late = Rc::new(Cell::new(0));
+        for seed in 0..60 {
+            let (stage, late) = (Rc::new(Cell::new(0)), late.clone());
+            let mut options = Options::new(3, seed).link(Link::Network);
+            options.nodes = vec![0, 0, 1];
+            (options.time_limit, options.steps_max) = (LIMIT, 10_000_000);
+            sim::run(&options, move |job: Job| {
+                let comm = Communicator::world(&job).expect("made");
+                let window = Window::allocate(&comm, 64).expect("made");
+                let (target, dies) = (MemberId(0), MemberId(2));
+                if job.me() == dies {
+                    window.lock(0, LockKind::Exclusive).expect("free");
+                    stage.set(1);
+                    let mine = job.clone();
+                    let strike = move || {
+                        mine.sleep(Duration::from_nanos(seed * 7919 % 30_000));
+                        mine.inject(Fault::Stop(target)).expect("a fault");
+                        mine.inject(Fault::Kill(dies)).expect("a fault");
+                    };
+                    job.spawn("strikes", Box::new(strike)).expect("an activity");
+                    let _ = window.put_blocking(0, 0, &[2; 64]);
+                    nap(&job, "its death", || false);
+                }
+                if job.me() == MemberId(1) {
+                    nap(&job, "the lock", || stage.get() == 1);
+                    nap(&job, "the death", || !job.view().is_living(dies));
+                    let began = job.now();
+                    let mut taken = window.lock_within(0, LockKind::Exclusive, LIMIT / 2);
+                    if let Err(WindowError::Timeout { member, .. }) = taken {
+                        assert_eq!(member, target);
+                        assert!(job.now().since(began) < LIMIT, "seed {seed}");
+                        late.set(late.get() + 1);
+                        job.inject(Fault::Resume(target)).expect("a fault");
+                        taken = window.lock_within(0, LockKind::Exclusive, LIMIT / 2);
+                    }
+                    match taken {
+                        Err(WindowError::Abandoned { by, .. }) => assert_eq!(by, [2]),
+                        other => panic!("{other:?}"),
+                    }
+                    job.inject(Fault::Resume(target)).expect("a fault");
+                    window.unlock(0).expect("held");
+                    stage.set(2);
+                }
+                nap(&job, "the end", || stage.get() == 2);
+                window.free().expect("freed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        assert!(late.get() > 0, "the target was never stopped in the middle of a put");
+    }
 }
