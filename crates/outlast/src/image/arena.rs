@@ -673,8 +673,8 @@ mod tests {
         }
     }
 
-    /// A member saves an image that another member has saved. Meanwhile a holder or the other member
-    /// dies, and the image is healed: no member has saved it, so the save succeeds.
+    /// A member saves an image that another member has saved. Meanwhile a holder or the other
+    /// member dies, and the image is healed: no member has saved it, so the save succeeds.
     #[test]
     fn a_save_replaces_an_image_of_another_member_that_is_healed_meanwhile() {
         for link in [Link::Memory, Link::Network] {

@@ -15,8 +15,8 @@
 //! not consumed, so they are bounded too: by [`CREDIT`] and a single message for each rank,
 //! communicator and lane.
 //!
-//! A rank that frees a communicator drops what it has not received, and counts it as consumed; so it
-//! does with the message of a receive that is cancelled later.
+//! A rank that frees a communicator drops what it has not received, and counts it as consumed. It
+//! also drops the message of a receive that is cancelled later.
 //!
 //! On a death nothing is done: a dead rank sends and receives no more, and its credit is forgotten
 //! with the communicator.
@@ -281,8 +281,8 @@ mod tests {
         }
     }
 
-    /// A receive has a message that the program has not taken when it frees the communicator, and is
-    /// dropped afterwards. The message is consumed all the same.
+    /// A receive has a message that the program has not taken when it frees the communicator, and
+    /// is dropped afterwards. The message is consumed all the same.
     #[cfg(feature = "sim")]
     #[test]
     fn a_receive_that_is_dropped_after_free_holds_no_sender_up() {

@@ -67,9 +67,12 @@ fn program(seed: u64, seats: usize) -> Program {
     Program { seats, rounds: STEPS / 2, kind: outlast_check::seats::Kind::Rounds, seed }
 }
 
+/// The seat of a closure, and the error with which the closure ended.
+type End = (usize, Option<ProtectError>);
+
 /// What the closures at a member have seen.
 #[derive(Clone, Default)]
-pub(crate) struct Watch(Arc<Mutex<Vec<(usize, Option<ProtectError>)>>>);
+pub(crate) struct Watch(Arc<Mutex<Vec<End>>>);
 
 impl Watch {
     /// Calls a closure and notes how it ended.
