@@ -924,7 +924,8 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(1);
         let late = Rc::new(Cell::new(0));
         for seed in 0..60 {
-            let (stage, late) = (Rc::new(Cell::new(0)), late.clone());
+            let (stage, ready) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let late = late.clone();
             let mut options = Options::new(3, seed).link(Link::Network);
             options.nodes = vec![0, 0, 1];
             (options.time_limit, options.steps_max) = (LIMIT, 10_000_000);
@@ -932,7 +933,9 @@ mod tests {
                 let comm = Communicator::world(&job).expect("made");
                 let window = Window::allocate(&comm, 64).expect("made");
                 let (target, dies) = (MemberId(0), MemberId(2));
+                ready.set(ready.get() + 1);
                 if job.me() == dies {
+                    nap(&job, "the windows", || ready.get() == 3);
                     window.lock(0, LockKind::Exclusive).expect("free");
                     stage.set(1);
                     let mine = job.clone();
