@@ -114,7 +114,7 @@ impl Worker {
         if let Some(memory) = &memory {
             self.count(|counts| &counts.again);
             let failed = memory.failed_lives(&record.past);
-            if failed >= self.options.attempts && !mutant("never-poisoned") {
+            if failed >= self.options.lives_to_poison() && !mutant("never-poisoned") {
                 self.count(|counts| &counts.poisoned);
                 let task = self.options.registry.name(record.task).to_string();
                 let members = record.past.clone();

@@ -340,10 +340,13 @@ impl Options {
             Beat::Fixed(interval) => format!("beat {interval:?}"),
             Beat::Forks(forks) => format!("beat of {forks} forks"),
         };
+        let attempts = match self.lives_to_poison() {
+            usize::MAX => "without limit".to_string(),
+            attempts => attempts.to_string(),
+        };
         format!(
-            "{beat}, attempts {}, nested {}, slots {}, resilient {}, strict {}, fence after {:?}, \
-             deadline {:?}",
-            self.attempts,
+            "{beat}, attempts {attempts}, nested {}, slots {}, resilient {}, strict {}, \
+             fence after {:?}, deadline {:?}",
             self.nested,
             self.slots,
             self.is_resilient,

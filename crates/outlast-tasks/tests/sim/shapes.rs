@@ -7,7 +7,7 @@ use outlast::engine::Fault;
 use outlast::sim::{self, Link};
 use outlast::store::{Expect, Store};
 use outlast::{MemberId, Time};
-use outlast_tasks::{Cx, Options, Stats, Task, TaskError, Tasks};
+use outlast_tasks::{Cx, Error, Options, Stats, Task, TaskError, Tasks};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::time::Duration;
@@ -65,6 +65,8 @@ enum Shape {
     StopsBelow,
     /// Fills the store after it has shared a task, and makes room again later.
     Fills,
+    /// Its first three workers die, without a fault of the task.
+    LosesThree,
 }
 
 /// A task with the encoding of `Shape::Number`, and another output.
@@ -298,6 +300,10 @@ impl Task for Shape {
                 }
                 cx.work(MILLIS(10));
                 100
+            }
+            Shape::LosesThree => {
+                die(cx, "loses three", 3);
+                1
             }
             Shape::Fills => {
                 let left = |cx: &mut Cx<'_>| {
@@ -617,6 +623,19 @@ fn all_members_leave_a_run_that_finds_no_room_for_its_end() {
             let _ = job.leave();
         })
         .expect_ok();
+    }
+}
+
+#[test]
+fn a_task_is_poisoned_without_saving_only_if_the_program_sets_a_limit() {
+    for seed in seeds(0..4) {
+        let plain = || shapes().resilient(false);
+        run(&sim(6, seed), plain, Shape::LosesThree, |_, output| assert_eq!(output, Ok(1)));
+        assert_eq!(count(|stats| stats.poisoned), 0, "seed {seed}");
+        let limited = || shapes().resilient(false).attempts(3);
+        run(&sim(6, seed), limited, Shape::LosesThree, |_, output| {
+            assert!(matches!(output, Err(Error::Task(TaskError::Poisoned { .. }))), "{output:?}");
+        });
     }
 }
 
