@@ -73,7 +73,7 @@ pub(crate) const MUTANTS: [(&str, &str); 49] = [
 
 /// The mutants of the task runtime: the name, what it breaks, and the test of its simulator tests
 /// that catches it. `cargo xtask tidy` compares the names with the runtime's.
-pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 30] = [
+pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 32] = [
     ("claim-unconditional", "claim a task without a condition", "trees::trees_outlast_deaths"),
     ("complete-unconditional", "put a result without a condition", "schedules::a_late_result"),
     ("reopen-skips-heir", "leave the tasks of the dead held", "schedules::the_heir_opens"),
@@ -104,6 +104,8 @@ pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 30] = [
     ("no-pause-without-room", "ask a full store all the time", "shapes::a_store_that_is_full"),
     ("ending-opened", "open a session that is deleted", "sessions::a_session_that_is_being_del"),
     ("left-holder-waited-for", "wait for who has left the run", "shapes::all_members_leave"),
+    ("losing-arguments-kept", "keep arguments that no root names", "shapes::the_long_arguments"),
+    ("poisoned-children-kept", "keep children of a poisoned task", "shapes::a_poisoned_task"),
 ];
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.

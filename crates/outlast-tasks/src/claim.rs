@@ -114,13 +114,8 @@ impl Worker {
         if let Some(memory) = &memory {
             self.count(|counts| &counts.again);
             let failed = memory.failed_lives(&record.past);
-            if failed >= self.options.attempts && !mutant("never-poisoned") {
-                self.count(|counts| &counts.poisoned);
-                let task = self.options.registry.name(record.task).to_string();
-                let members = record.past.clone();
-                let mut hold = Hold { id, record, version, memory: None };
-                let failed = Outcome::Failed(TaskError::Poisoned { task, members });
-                self.complete(&mut hold, failed);
+            if failed >= self.options.lives_to_poison() && !mutant("never-poisoned") {
+                self.poison(id, record, version, &memory.unfinished);
                 return Claim::Gone;
             }
         }
@@ -128,6 +123,25 @@ impl Worker {
             self.wait_for_repair(memory.failed_lives(&record.past));
         }
         Claim::Taken(Box::new(Hold { id, record, version, memory }))
+    }
+
+    /// Ends a task that this worker holds, and that kills its workers. No further life joins the
+    /// children of its earlier lives: they are withdrawn, and all long values of the task deleted.
+    fn poison(&self, id: TaskId, record: Record, version: Version, unfinished: &[TaskId]) {
+        self.count(|counts| &counts.poisoned);
+        let mut blobs = Vec::new();
+        if !mutant("poisoned-children-kept") {
+            for &child in unfinished {
+                self.withdraw(child);
+            }
+            // Read again: a child may have put a long output before it was withdrawn.
+            blobs = self.memory_of(id, &record.past).map_or(blobs, |memory| memory.blobs);
+        }
+        let task = self.options.registry.name(record.task).to_string();
+        let members = record.past.clone();
+        let mut hold = Hold { id, record, version, memory: None };
+        self.complete(&mut hold, Outcome::Failed(TaskError::Poisoned { task, members }));
+        self.delete(blobs);
     }
 
     /// Before a life of a task whose last lives ended without progress: waits until no replica is

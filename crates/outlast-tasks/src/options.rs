@@ -23,7 +23,8 @@ pub(crate) enum Beat {
 pub struct Options {
     pub(crate) registry: Registry,
     pub(crate) beat: Beat,
-    pub(crate) attempts: usize,
+    /// `None`: the default, which depends on whether workers save.
+    pub(crate) attempts: Option<usize>,
     pub(crate) nested: u32,
     pub(crate) slots: u32,
     pub(crate) is_resilient: bool,
@@ -39,7 +40,7 @@ impl Default for Options {
         Options {
             registry: Registry::default(),
             beat: Beat::Price(0.01),
-            attempts: 3,
+            attempts: None,
             nested: 8,
             slots: 256,
             is_resilient: true,
@@ -98,10 +99,16 @@ impl Options {
     }
 
     /// Sets how many workers in a row may die with a task before it is poisoned, unless it put
-    /// progress meanwhile; 3 by default.
+    /// progress meanwhile; 3 by default. Without [`Options::resilient`] no task puts progress, so
+    /// that any deaths look as if the task had caused them: there is no limit then by default.
     pub fn attempts(mut self, attempts: usize) -> Options {
-        self.attempts = attempts.max(1);
+        self.attempts = Some(attempts.max(1));
         self
+    }
+
+    /// How many lives in a row without progress poison a task.
+    pub(crate) fn lives_to_poison(&self) -> usize {
+        self.attempts.unwrap_or(if self.is_resilient { 3 } else { usize::MAX })
     }
 
     /// Sets how many tasks a worker may have on its stack before it takes no more tasks but its own
@@ -118,7 +125,8 @@ impl Options {
     }
 
     /// Sets whether workers save at all. Without, a task is shared only when another worker asks
-    /// for work, and what runs on a stack alone is lost with it: the baseline of benchmarks.
+    /// for work, and what runs on a stack alone is lost with it: the baseline of benchmarks. A task
+    /// is poisoned only if [`Options::attempts`] is set.
     pub fn resilient(mut self, is_resilient: bool) -> Options {
         self.is_resilient = is_resilient;
         self

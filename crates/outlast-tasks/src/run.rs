@@ -9,6 +9,7 @@ use crate::events::Event;
 use crate::options::{Beat, Options};
 use crate::record::{Blob, Entry, Outcome, Record, State, TaskId, decode, encode, hash};
 use crate::session::{self, Opened};
+use crate::steps::mutant;
 use crate::task::Task;
 use crate::worker::{RunOver, Worker};
 use outlast::MemberId;
@@ -219,8 +220,9 @@ impl Tasks {
     /// Puts the root, open, unless another member has.
     fn put_root(&self, id: TaskId, task: u32, arguments: &[u8]) {
         let worker = &self.worker;
+        let mut blobs = Vec::new();
         let arguments =
-            worker.insist(|| match worker.blob(id, arguments.to_vec(), "in", &mut Vec::new()) {
+            worker.insist(|| match worker.blob(id, arguments.to_vec(), "in", &mut blobs) {
                 Some(blob) => Ok(blob),
                 None => Err(StoreError::OutOfMemory {
                     member: MemberId(worker.me),
@@ -238,10 +240,20 @@ impl Tasks {
             past: Vec::new(),
         };
         let (key, bytes) = (worker.keys.task(id), encode(&Entry::Task(record)));
-        worker.insist(|| match worker.store.put_if(&key, &bytes, Expect::Absent) {
-            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
+        let is_put = worker.insist(|| match worker.store.put_if(&key, &bytes, Expect::Absent) {
+            Ok(_) => Ok(true),
+            Err(StoreError::Conflict { .. }) => Ok(false),
             Err(error) => Err(error),
         });
+        if is_put || blobs.is_empty() || mutant("losing-arguments-kept") {
+            return;
+        }
+        // The root is there. It names the long arguments of this member only if an earlier try
+        // without an answer has put it.
+        let root = worker.read_any(id).map(|(record, _)| record.arguments);
+        if !matches!(root, Some(Blob::External { writer, .. }) if writer == worker.me) {
+            worker.delete(blobs);
+        }
     }
 
     /// Deletes the roots that all living members are past. A member that comes late finds the root
@@ -340,10 +352,13 @@ impl Options {
             Beat::Fixed(interval) => format!("beat {interval:?}"),
             Beat::Forks(forks) => format!("beat of {forks} forks"),
         };
+        let attempts = match self.lives_to_poison() {
+            usize::MAX => "without limit".to_string(),
+            attempts => attempts.to_string(),
+        };
         format!(
-            "{beat}, attempts {}, nested {}, slots {}, resilient {}, strict {}, fence after {:?}, \
-             deadline {:?}",
-            self.attempts,
+            "{beat}, attempts {attempts}, nested {}, slots {}, resilient {}, strict {}, \
+             fence after {:?}, deadline {:?}",
             self.nested,
             self.slots,
             self.is_resilient,

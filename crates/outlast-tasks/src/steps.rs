@@ -51,7 +51,7 @@ pub(crate) fn within(step: Step) -> failpoint::Within {
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const MUTANTS: [&str; 30] = [
+const MUTANTS: [&str; 32] = [
     // A claim takes effect whatever the record says meanwhile.
     "claim-unconditional",
     // A result takes effect whatever the record says meanwhile.
@@ -112,6 +112,10 @@ const MUTANTS: [&str; 30] = [
     "ending-opened",
     // A worker waits for a task of a member that has left the run.
     "left-holder-waited-for",
+    // The long arguments of a member stay although another member has put the root.
+    "losing-arguments-kept",
+    // The children of a poisoned task stay, with their long values.
+    "poisoned-children-kept",
 ];
 
 /// Whether the runtime is to be broken in this way.

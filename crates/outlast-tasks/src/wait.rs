@@ -74,7 +74,7 @@ impl Worker {
                     // failed once. That matters if a single failure does; otherwise the put is
                     // saved.
                     let is_first = record.past.is_empty();
-                    if !is_prepared && (!is_first || self.options.attempts == 1) {
+                    if !is_prepared && (!is_first || self.options.lives_to_poison() == 1) {
                         prepare();
                         is_prepared = true;
                     }

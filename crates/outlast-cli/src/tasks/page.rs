@@ -50,7 +50,7 @@ pub(super) fn html(report: &TasksReport, timeline: &Timeline) -> String {
          <footer>{} cores, {}, Linux {}; {date}; outlast {version}; the numbers of this page are \
          those of --json</footer>\n</main>\n\
          <div id=\"tip\"></div>\n<script>\n{}</script>\n</html>\n",
-        escape(&report.command),
+        command(&report.command),
         machine.cores,
         escape(&machine.processor),
         escape(&machine.kernel),
@@ -69,10 +69,7 @@ fn facts(report: &TasksReport) -> String {
         ),
         (report.kills.to_string(), format!("deaths, {} survivors", report.survivors)),
         (grouped(report.moved), format!("tasks moved, of {} shared", grouped(report.shared))),
-        (
-            format!("{:.2} %", report.saving_share * 100.0),
-            format!("of the time for saving, a beat each {:.2} ms", report.beat_us / 1e3),
-        ),
+        (format!("{:.2} %", report.saving_share * 100.0), saving(report.beat_us)),
     ];
     if report.kills > 0 {
         facts.push((time(report.again_ms), "of work ran again, at most".into()));
@@ -84,6 +81,15 @@ fn facts(report: &TasksReport) -> String {
         format!("<div class=\"fact\"><b>{value}</b><span>{meaning}</span></div>\n")
     });
     format!("<div class=\"facts\">\n{}</div>\n", facts.collect::<String>())
+}
+
+/// What the share of saving is of. A beat at random forks has no length.
+fn saving(beat_us: f64) -> String {
+    let beat = match beat_us {
+        0.0 => String::new(),
+        beat_us => format!(", a beat each {:.2} ms", beat_us / 1e3),
+    };
+    format!("of the time for saving{beat}")
 }
 
 /// The figure with a lane for each member.
@@ -172,7 +178,8 @@ fn lanes(report: &TasksReport, timeline: &Timeline) -> String {
             "<path class=\"move{}\" data-text=\"{text}\" d=\"M{:.1} {from:.1}Q{:.1} {:.1} {x:.1} \
              {to:.1}m-3 {side}l3 {}l3 {side}\"/>",
             if one.is_again { " next" } else { "" },
-            x - 9.0,
+            // Not over the names of the members.
+            (x - 9.0).max(LEFT),
             x - 1.0,
             f64::midpoint(from, to),
             -side,
@@ -386,6 +393,16 @@ fn grouped(number: u64) -> String {
     text
 }
 
+/// The command, with its options in elements of their own: no line breaks inside an option.
+fn command(command: &str) -> String {
+    let words = escape(command);
+    let words = words.split(' ').map(|word| match word.starts_with("--") {
+        true => format!("<span>{word}</span>"),
+        false => word.to_string(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;")
@@ -422,6 +439,14 @@ mod tests {
         let shown = chosen(&moves);
         assert_eq!(shown.iter().filter(|one| one.is_again).count(), 5);
         assert!(shown.len() <= MOVES_MAX, "{}", shown.len());
+    }
+
+    #[test]
+    fn a_command_breaks_between_its_options_and_a_beat_without_length_has_none() {
+        let shown = command("outlast tasks fib --json \"a b\"");
+        assert_eq!(shown, "outlast tasks fib <span>--json</span> &quot;a b&quot;");
+        assert_eq!(saving(0.0), "of the time for saving");
+        assert_eq!(saving(1_610.0), "of the time for saving, a beat each 1.61 ms");
     }
 
     #[test]

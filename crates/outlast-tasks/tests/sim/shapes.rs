@@ -7,7 +7,7 @@ use outlast::engine::Fault;
 use outlast::sim::{self, Link};
 use outlast::store::{Expect, Store};
 use outlast::{MemberId, Time};
-use outlast_tasks::{Cx, Options, Stats, Task, TaskError, Tasks};
+use outlast_tasks::{Cx, Error, Options, Stats, Task, TaskError, Tasks};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::time::Duration;
@@ -17,6 +17,8 @@ const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 thread_local! {
     /// How long the tasks of a scope took.
     static ELAPSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// How many keys of long arguments and outputs there were.
+    static LONG_KEYS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The tasks of these tests.
@@ -65,6 +67,14 @@ enum Shape {
     StopsBelow,
     /// Fills the store after it has shared a task, and makes room again later.
     Fills,
+    /// Joins a task that kills its workers, and looks for what it has left.
+    Buries,
+    KillsAll,
+    Slow(Vec<u8>),
+    /// A root with long arguments.
+    Long(Vec<u8>),
+    /// Its first three workers die, without a fault of the task.
+    LosesThree,
 }
 
 /// A task with the encoding of `Shape::Number`, and another output.
@@ -299,6 +309,37 @@ impl Task for Shape {
                 cx.work(MILLIS(10));
                 100
             }
+            Shape::Buries => {
+                let poisoned = cx.scope(|s| {
+                    let killer = s.spawn(Shape::KillsAll);
+                    // Time to share it.
+                    s.join(Shape::Joins(1), Shape::Number(0));
+                    killer.try_get(s)
+                });
+                assert!(matches!(poisoned, Err(TaskError::Poisoned { .. })), "{poisoned:?}");
+                cx.work(MILLIS(50));
+                let keys = cx.store().scan(b"outlast-tasks/").expect("scans");
+                LONG_KEYS.set(keys.iter().filter(|key| is_of_long_bytes(key)).count());
+                mark(cx, "buried");
+                1
+            }
+            Shape::KillsAll => {
+                let left = |cx: &mut Cx<'_>| {
+                    wait_for(cx, "slow");
+                    die(cx, "kills all", 2);
+                };
+                cx.join_with(left, Shape::Slow(vec![7; 3_000])).1
+            }
+            Shape::Slow(_) => {
+                mark(cx, "slow");
+                wait_for(cx, "buried");
+                1
+            }
+            Shape::Long(_) => 1,
+            Shape::LosesThree => {
+                die(cx, "loses three", 3);
+                1
+            }
             Shape::Fills => {
                 let left = |cx: &mut Cx<'_>| {
                     fill(cx.store());
@@ -312,6 +353,11 @@ impl Task for Shape {
             }
         }
     }
+}
+
+/// Whether a key is that of arguments or of an output beyond the length that a record holds.
+fn is_of_long_bytes(key: &[u8]) -> bool {
+    key.windows(3).any(|part| part == b"/b/")
 }
 
 /// Fills the store with values of this member.
@@ -613,6 +659,57 @@ fn all_members_leave_a_run_that_finds_no_room_for_its_end() {
             // They leave no room for the ends of the others.
             job.sleep(MILLIS(5_000));
             let _ = tasks.close();
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+}
+
+#[test]
+fn a_poisoned_task_leaves_no_child_and_no_long_arguments() {
+    for seed in seeds(0..8) {
+        let options = || shapes().attempts(2);
+        run(&sim(5, seed), options, Shape::Buries, |_, output| assert_eq!(output, Ok(1)));
+        assert_eq!(LONG_KEYS.take(), 0, "seed {seed}");
+        assert_eq!(count(|stats| stats.poisoned), 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_task_is_poisoned_without_saving_only_if_the_program_sets_a_limit() {
+    for seed in seeds(0..4) {
+        let plain = || shapes().resilient(false);
+        run(&sim(6, seed), plain, Shape::LosesThree, |_, output| assert_eq!(output, Ok(1)));
+        assert_eq!(count(|stats| stats.poisoned), 0, "seed {seed}");
+        let limited = || shapes().resilient(false).attempts(3);
+        run(&sim(6, seed), limited, Shape::LosesThree, |_, output| {
+            assert!(matches!(output, Err(Error::Task(TaskError::Poisoned { .. }))), "{output:?}");
+        });
+    }
+}
+
+#[test]
+fn the_long_arguments_of_a_root_are_kept_once_and_deleted_with_it() {
+    for seed in seeds(0..8) {
+        let options = sim(4, seed).link(Link::of_seed(seed));
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store()).expect("opens");
+            let tasks = Tasks::open(&store, shapes()).expect("opens");
+            for _ in 0..6 {
+                if job.me() == MemberId(0) {
+                    // The others put the root without the lowest member, all of them at once.
+                    job.sleep(MILLIS(20));
+                }
+                assert_eq!(tasks.run(Shape::Long(vec![7; 3_000])), Ok(1), "seed {seed}");
+            }
+            // The lowest member is the last to begin each run, and deletes the roots before it.
+            if job.me() == MemberId(0) {
+                let keys = store.scan(b"outlast-tasks/").expect("scans");
+                let long = keys.iter().filter(|key| is_of_long_bytes(key)).count();
+                assert_eq!(long, 1, "seed {seed}: {keys:?}");
+            }
+            tasks.close().expect("closes");
             let _ = store.close();
             let _ = job.leave();
         })
