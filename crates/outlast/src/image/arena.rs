@@ -170,8 +170,9 @@ impl Inner {
         if claimed.len() >= count || !has_left || self.job.is_serving_dead() {
             return Ok(());
         }
+        // The images of descriptors in lost partitions are lost: their extents are free, too.
         let named: HashSet<(MemberId, u32)> = self
-            .descriptors()?
+            .descriptors_left()?
             .iter()
             .flat_map(|(_, _, descriptor)| &descriptor.places)
             .flat_map(|place| place.extents.iter().map(|extent| (place.member, *extent)))
@@ -969,8 +970,50 @@ mod tests {
         .expect_ok();
     }
 
+    /// A member dies that has claimed all extents of another member, and with it the last replica
+    /// of a partition. The extents are free at once, before the loss is accepted: a descriptor that
+    /// is lost names none.
+    #[test]
+    fn extents_of_the_dead_are_free_while_a_partition_is_lost() {
+        for link in [Link::Memory, Link::Network] {
+            let (arrived, is_over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+            sim::run(&simulation(3, link, Duration::from_secs(5)), move |job: Job| {
+                let (store, images) = open(&job);
+                let (me, holder, dying) = (MemberId(0), MemberId(1), [2, 3].map(MemberId));
+                let is_theirs = |key: &String| {
+                    dying.iter().all(|member| store.replicas_of(key).contains(member))
+                };
+                let mut names = (0..1000).map(|number| format!("lost {number}"));
+                let lost = names.find(is_theirs).expect("some key");
+                if job.me() == dying[0] {
+                    store.put(&lost, b"value").expect("put");
+                    while images.inner.claim(holder, 1).expect("claimed").is_some() {}
+                }
+                meet(&job, &arrived);
+                if job.me() == me {
+                    for member in dying {
+                        job.inject(Fault::Kill(member)).expect("a fault");
+                    }
+                    nap(&job, "the deaths", || job.view().dead.len() == 2);
+                    nap(&job, "the loss", || store.get(&lost).is_err());
+                    nap(&job, "an extent", || match images.inner.claim(holder, 1) {
+                        Ok(found) => found.is_some(),
+                        Err(error) => panic!("{link:?}: {error:?}"),
+                    });
+                    store.accept_loss().expect("accepted");
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
     /// A thread saves while another thread of its member closes the images. The arenas are not used
-    /// for anything else then.
+    /// for anything else then, and no record of the save stays in the store.
     #[test]
     fn a_save_that_outlives_its_images_writes_into_no_other_memory() {
         for link in [Link::Memory, Link::Network] {
@@ -1005,6 +1048,7 @@ mod tests {
                 job.get(Epoch::ANY, job.me(), offset, &mut bytes).expect("read");
                 let changed = bytes.iter().filter(|byte| **byte != 0).count();
                 assert_eq!(changed, 0, "bytes were changed by images that are closed");
+                assert_eq!(store.scan(&inner.prefix).expect("listed").len(), 0, "records stay");
                 store.close().expect("closed");
                 let _ = job.leave();
             })

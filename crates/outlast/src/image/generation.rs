@@ -53,7 +53,7 @@ impl Inner {
     ) -> ImageResult<Staged> {
         let key = self.generation_key(name, generation);
         let entry_key = self.entry_key(&key);
-        self.with_entry(&entry_key, |entry| {
+        let staged = self.with_entry(&entry_key, |entry| {
             let saved = self.encode(entry, hash_key(&entry_key), note, len, read)?;
             match self.store.put(&key, &saved.descriptor.encode()) {
                 Ok(_) => Ok(Staged { name: name.to_string(), generation, saved }),
@@ -64,7 +64,9 @@ impl Inner {
                     Err(error.into())
                 }
             }
-        })
+        });
+        self.end_of_save(&key)?;
+        staged
     }
 
     /// The generation counts: what the generation before it named is free.

@@ -88,7 +88,7 @@ use arena::{Arena, LateSwap};
 use heal::{Healed, LateRebuild};
 use save::Entry;
 use set::Sets;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -130,6 +130,8 @@ struct Inner {
     healed: Mutex<Vec<Healed>>,
     /// Extents that are given back when no put into them is late.
     late_rebuilds: Mutex<Vec<LateRebuild>>,
+    /// The keys of records that puts of this member may bring back after `close` has deleted them.
+    late_records: Mutex<BTreeSet<Vec<u8>>>,
     /// Whether the activity that heals has to look again. Set by saves, cleared by it: sequentially
     /// consistent, as the flag orders nothing else.
     is_healing_due: AtomicBool,
@@ -225,7 +227,11 @@ impl Images {
         comm.failure_ack()?;
         comm.agree_despite_failures(1)?;
         if let Some(reason) = fault.or(refusal) {
-            store.delete(&arena_key(job.me()))?;
+            // All members refuse, and none uses an arena. The record of this opening is never read
+            // again, so it does no harm if it stays.
+            if let Err(error) = store.delete(&arena_key(job.me())) {
+                tracing::warn!(%error, "the record of an arena stays in the store");
+            }
             if let Ok(arena) = own {
                 arena.give_back(&job, &options);
             }
@@ -247,6 +253,7 @@ impl Images {
             late_swaps: Mutex::default(),
             healed: Mutex::default(),
             late_rebuilds: Mutex::default(),
+            late_records: Mutex::default(),
             is_healing_due: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
@@ -392,6 +399,7 @@ impl Inner {
             && lock(&self.late_swaps).is_empty();
         let ended = self.agree_to_close(is_quiet)?;
         self.is_over.store(true, Ordering::SeqCst);
+        self.bar_late_records();
         self.delete_all_records(ended.failed);
         self.comm.free()?;
         if let Some(arena) = &self.arenas[self.job.me().index()]
@@ -433,6 +441,46 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Makes sure that no put of this member brings the record of an image back into the store: a
+    /// put whose outcome is unknown, or that of a save which goes on while the images are closed.
+    /// Called when all members have closed the images, and again by each later end of a save.
+    pub(super) fn bar_late_records(&self) {
+        let mut keys = std::mem::take(&mut *lock(&self.late_records));
+        for (key, entry) in lock(&self.entries).iter() {
+            keys.extend(entry.unknown_records(key));
+        }
+        if keys.is_empty() {
+            return;
+        }
+        // A stopped replica is waited for once, not for each record.
+        let _call = Deadline::call_until(self.job.deadline());
+        for key in keys {
+            match self.delete_surely(&key) {
+                Ok(_) => deadline::restart(),
+                Err(error) => tracing::warn!(%error, "a record may come back into the store"),
+            }
+        }
+    }
+
+    /// A put of this record may still happen.
+    fn note_late_record(&self, key: Vec<u8>) {
+        lock(&self.late_records).insert(key);
+    }
+
+    /// Ends a call that may have put the record of an image.
+    pub(super) fn end_of_save(&self, key: &[u8]) -> ImageResult<()> {
+        // Sequentially consistent with `close`: either that finds the key, or this finds that all
+        // members have closed the images.
+        if self.is_closed.load(Ordering::SeqCst) {
+            self.note_late_record(key.to_vec());
+            if self.is_over() {
+                self.bar_late_records();
+                return Err(ImageError::Closed);
+            }
+        }
+        Ok(())
     }
 
     /// Whether the images are of no use to any member any more.

@@ -298,7 +298,10 @@ impl Regions {
             match inner.store.put_if(&self.verdict_key(), &verdict.encode(), expect) {
                 Ok(_) => break Ok(generation),
                 Err(StoreError::Conflict { .. }) => {}
-                Err(error) => break Err(error.into()),
+                Err(error) => {
+                    inner.note_late_record(self.verdict_key());
+                    break Err(error.into());
+                }
             }
             match self.verdict() {
                 // A program has changed the owner of the record, and nothing else: no caller has
@@ -410,7 +413,10 @@ impl Regions {
             Ok(_) => chosen,
             // Another caller has done it, or a late call has come first.
             Err(StoreError::Conflict { .. }) => self.verdict()?.0,
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                inner.note_late_record(self.verdict_key());
+                return Err(error.into());
+            }
         };
         self.check_newest(&verdict)?;
         self.note_newest(verdict.generation);

@@ -84,6 +84,12 @@ impl Entry {
         self.current.iter().chain(&self.unsettled)
     }
 
+    /// The keys of records that puts of this member may bring back, of an image with this key.
+    pub(super) fn unknown_records(&self, key: &[u8]) -> Vec<Vec<u8>> {
+        let own = (!self.unsettled.is_empty()).then(|| key.to_vec());
+        own.into_iter().chain(self.given_up.iter().cloned()).collect()
+    }
+
     /// The numbers of these saves.
     fn saves(&self) -> Saves {
         let committed = self.current.as_ref().map(Saved::number);
@@ -105,7 +111,7 @@ impl Inner {
         read: Read<'_>,
     ) -> ImageResult<()> {
         let key = self.image_key(name);
-        self.with_entry(&key, |entry| {
+        let saved = self.with_entry(&key, |entry| {
             loop {
                 // Before `encode`, so that a save of another member since then wins.
                 let found = self.store.get(&key)?;
@@ -140,7 +146,9 @@ impl Inner {
                     }
                 }
             }
-        })
+        });
+        self.end_of_save(&key)?;
+        saved
     }
 
     /// Whether more pieces of the committed save are lost than may be.
@@ -406,7 +414,7 @@ impl Inner {
 
     /// Deletes a record; returns whether it existed. No put of it that was not answered in time
     /// happens any more.
-    fn delete_surely(&self, key: &[u8]) -> ImageResult<bool> {
+    pub(super) fn delete_surely(&self, key: &[u8]) -> ImageResult<bool> {
         loop {
             if self.store.delete(key)? {
                 return Ok(true);

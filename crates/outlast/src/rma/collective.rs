@@ -28,11 +28,12 @@
 
 use super::credit::Lane;
 use super::group::RankSet;
-use super::progress::Rma;
+use super::progress::{Rma, begin_call};
 use super::registry::SharedCommunicator;
 use super::wire::{self, Reader, Writer};
 use super::{Error, Result};
 use crate::Job;
+use crate::engine::deadline::Deadline;
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -196,6 +197,8 @@ pub(crate) struct CollectiveCall<'a> {
     me: usize,
     size: usize,
     _guard: SingleCallGuard<'a>,
+    /// The deadline that all steps share.
+    _deadline: Deadline,
 }
 
 /// The slots of messages before and after the doubling of a reduction, and the first slot of the
@@ -211,6 +214,7 @@ impl<'a> CollectiveCall<'a> {
         shared: &'a Arc<SharedCommunicator>,
         signature: Signature,
     ) -> Result<CollectiveCall<'a>> {
+        let deadline = begin_call(job);
         let guard = SingleCallGuard::take(&shared.in_collective)?;
         let number = {
             let mut state = lock(&shared.state);
@@ -228,7 +232,9 @@ impl<'a> CollectiveCall<'a> {
             number
         };
         let (me, size) = (shared.group.me, shared.group.size());
-        let call = CollectiveCall { job, rma, shared, signature, number, me, size, _guard: guard };
+        let (_guard, _deadline) = (guard, deadline);
+        let call =
+            CollectiveCall { job, rma, shared, signature, number, me, size, _guard, _deadline };
         call.check(None)?;
         if cfg!(debug_assertions) && signature.kind != CollectiveKind::Barrier {
             call.disseminate(CHECK)?;

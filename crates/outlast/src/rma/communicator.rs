@@ -13,7 +13,7 @@ use super::credit::Lane;
 use super::group::{Group, RankSet};
 use super::outbox::DeferredWork;
 use super::point_to_point::{PostedReceive, Received, Request, Source, Tag};
-use super::progress::Rma;
+use super::progress::{Rma, begin_call};
 use super::registry::{CommunicatorState, SharedCommunicator, WORLD, everyone_id};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
@@ -164,6 +164,7 @@ impl Communicator {
     /// rank that has sent several megabytes which the receiver has not received waits before it
     /// sends more; [`Error::Timeout`] if the receiver receives nothing until the time limit.
     pub fn send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<()> {
+        let _call = begin_call(&self.job);
         self.check_rank(to)?;
         self.check_tag(tag)?;
         self.check_usable()?;
@@ -215,6 +216,7 @@ impl Communicator {
     }
 
     fn receive_at_most(&self, from: Source, tag: Tag, len_max: usize) -> Result<Received> {
+        let _call = begin_call(&self.job);
         let posted = self.post(from, tag, len_max)?;
         let poll =
             || self.shared.poll_receive(&posted).or_else(|| self.shared.take_interrupt().map(Err));
@@ -452,6 +454,7 @@ impl Communicator {
     /// window of this communicator. Collective operations and agreements are not interrupted; they
     /// end by themselves or by [`Communicator::revoke`].
     pub fn interrupt(&self, rank: usize) -> Result<()> {
+        let _call = begin_call(&self.job);
         self.check_rank(rank)?;
         self.check_usable()?;
         if rank == self.rank() {
@@ -466,6 +469,7 @@ impl Communicator {
     /// too. Useful where only some members need to know and revoking would stop all of them. Dead
     /// ranks in the list are skipped.
     pub fn notify_failures(&self, ranks: &[usize]) -> Result<()> {
+        let _call = begin_call(&self.job);
         ranks.iter().try_for_each(|&rank| self.check_rank(rank))?;
         self.check_usable()?;
         self.rma.refresh_view(&self.job);
@@ -493,6 +497,7 @@ impl Communicator {
         flags: u64,
         place: Option<SplitPlace>,
     ) -> Result<(Arc<AgreedValue>, Option<Arc<SharedCommunicator>>)> {
+        let _call = begin_call(&self.job);
         self.check_freed()?;
         let is_recovery = matches!(kind, AgreementKind::Agree | AgreementKind::Shrink);
         let _guard = SingleCallGuard::take(if is_recovery {

@@ -3,8 +3,9 @@
 //! The layer takes every message of its port at once, so the bounds of the engine do not bound what
 //! a program leaves unreceived. Each rank therefore counts, for each other rank, what it has sent
 //! and the receiver has not reported as consumed. It waits before it sends more than [`CREDIT`],
-//! until the time limit, and makes progress meanwhile. The receiver reports what its program has
-//! consumed in large portions, by messages of the layer itself, which wait for no member.
+//! until the deadline of its call, and makes progress meanwhile. The receiver reports what its
+//! program has consumed in large portions, by messages of the layer itself, which wait for no
+//! member.
 //!
 //! Messages of the program and steps of collective operations have credit of their own: a rank that
 //! was sent many messages, and receives them after a collective operation, can take part in it.
@@ -126,8 +127,8 @@ impl Credits {
 
 impl Rma {
     /// Sends a message of the program, or a step of a collective operation: waits for credit, and
-    /// then for room at the engine, until the time limit. `check` says why the wait for credit is
-    /// over.
+    /// then for room at the engine, until the deadline of the call. `check` says why the wait for
+    /// credit is over.
     pub(crate) fn send_on_credit(
         &self,
         job: &Job,

@@ -4,7 +4,7 @@
 //! recover together. A [`Window`] is memory that the members of a communicator show to each other.
 //! No call waits for ever. It ends by its own completion, by the death of a member that it needs,
 //! by [`Communicator::revoke`], or at the time limit of the job, with the name of the member that
-//! did not answer.
+//! did not answer. All waits of a call share this limit, however many messages or rounds it takes.
 //!
 //! ```
 //! use outlast::rma::{Communicator, Error, Op};
@@ -48,6 +48,8 @@
 //!
 //! # Vocabulary
 //! - A *rank* is the number of a member in a communicator.
+//! - A *call* is a call of a program. It begins with `progress::begin_call`, which gives it a
+//!   deadline.
 //! - An *activity* is a thread of this member, or the background of the job.
 //! - A dead member is *drained* at this member when its death is known and all its messages that
 //!   had arrived have been handled.

@@ -66,7 +66,7 @@ fn needs_no_retry(sent: &engine::Result<bool>) -> bool {
 }
 
 impl Rma {
-    /// Sends a message of any length, waiting for room up to the time limit.
+    /// Sends a message of any length, waiting for room until the deadline of the call.
     pub(crate) fn transmit(&self, job: &Job, member: MemberId, bytes: &[u8]) -> engine::Result<()> {
         if bytes.len() <= MESSAGE_LEN_MAX {
             return job.send(member, Port::Rma, bytes);

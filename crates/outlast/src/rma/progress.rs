@@ -26,6 +26,11 @@
 //! not answer. Messages of the program and steps of collective operations are different: their
 //! callers wait for room, up to the time limit.
 //!
+//! *Deadlines.* Each call of a program begins with [`begin_call`], and all its waits share the
+//! deadline of the call ([`deadline`]): those of [`Rma::block`], and those inside the engine. So a
+//! long message, an exchange of several steps or an agreement after an unfinished agreement takes a
+//! single time limit, although other members hold up each wait of it for a while.
+//!
 //! *Deaths.* [`Rma::apply_view`] tells all communicators of the deaths of a view. A dead member
 //! becomes *drained* when all messages that had arrived before the death was known have been
 //! handled. Only then do waits for it fail: the program receives each message that a member sent
@@ -38,7 +43,8 @@ use super::outbox::{DeferredWork, Outbox, RESEND};
 use super::registry::{CREATION, RECOVERY, Registry, SharedCommunicator};
 use super::wire::{self, Reader};
 use super::{Error, Result};
-use crate::engine::{self, Message, Port, deadline};
+use crate::engine::deadline::{self, Deadline};
+use crate::engine::{self, Message, Port};
 use crate::sync::lock;
 use crate::{Job, MemberId, MemberSet, Service, Time};
 use std::sync::Arc;
@@ -93,6 +99,11 @@ impl Drop for Token<'_> {
     }
 }
 
+/// Begins a call of a program: all its waits share a deadline.
+pub(super) fn begin_call(job: &Job) -> Deadline {
+    Deadline::call(|| job.now())
+}
+
 impl Rma {
     /// Returns the layer of this member. The first call starts its service.
     pub(crate) fn of(job: &Job) -> Result<Arc<Rma>> {
@@ -124,8 +135,8 @@ impl Rma {
 
     // ---- Waiting.
 
-    /// Waits until `poll` returns a result, making progress meanwhile. At the time limit returns
-    /// the error that `timeout_error` makes.
+    /// Waits until `poll` returns a result, making progress meanwhile. At the deadline returns the
+    /// error that `timeout_error` makes.
     pub(crate) fn block<T>(
         &self,
         job: &Job,

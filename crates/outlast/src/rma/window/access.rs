@@ -6,14 +6,20 @@
 //! never takes effect (the dead start no part again). An operation that is not complete at once is
 //! kept in a table of the window; requests refer to it there, and `flush` completes it.
 //!
+//! An operation that a call waits for ends at the deadline of the call. An operation that is kept
+//! in the table has a time limit of its own, from its first attempt on: the call that started it is
+//! over.
+//!
 //! An operation that was given up (its target did not answer in time) stays in the table until the
 //! engine is done with it: only then can it no longer change memory, which `free` waits for.
 
 use super::directory::{ATTACHED, Piece};
 use super::layout::{ENTERED, LEFT};
 use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, lock};
-use crate::engine::{self, Done, Operation, Pending};
+use crate::engine::{self, Done, Operation, Pending, deadline};
+use crate::rma::progress::begin_call;
 use crate::{Epoch, Time};
+use std::cell::Cell;
 
 /// The largest number of operations in flight; further operations wait.
 const OPERATIONS_MAX: usize = 256;
@@ -163,6 +169,9 @@ pub(super) struct WindowOperation {
     /// The word that an operation on words has found.
     word: Option<u64>,
     until: Time,
+    /// Whether a call waits for it until the deadline of the call. Any other operation has a time
+    /// limit of its own, from its first attempt on.
+    is_awaited: bool,
     /// Whether it is counted as an access to an attached range.
     is_counted: bool,
     /// Whether the program already has its result, and only the engine still has parts of it.
@@ -408,8 +417,10 @@ impl WindowRequest {
             shared.advance_all(Some(self.target));
             shared.take_result(self.number)
         };
+        let _call = begin_call(&shared.job);
         // The operation has a time limit of its own.
-        shared.wait_for(EndedBy::RevokeOrInterrupt, Time::NEVER, poll, || WindowError::AlreadyTaken)
+        let never = || Time::NEVER;
+        shared.wait_for(EndedBy::RevokeOrInterrupt, never, poll, || WindowError::AlreadyTaken)
     }
 
     /// The rank of the target.
@@ -513,6 +524,7 @@ impl SharedWindow {
             bytes: None,
             word: None,
             until: Time::NEVER,
+            is_awaited: false,
             is_counted: found.is_counted,
             is_given_up: false,
             is_wanted: false,
@@ -665,12 +677,15 @@ impl SharedWindow {
                 (None, None) => Done::Put,
             }));
         }
-        let now = self.job.now();
+        let (now, limit) = (self.job.now(), self.job.time_limit());
         if op.until == Time::NEVER {
-            op.until = now.after(self.job.time_limit());
+            op.until = match op.is_awaited {
+                true => deadline::until_answer(now, limit, member),
+                false => now.after(limit),
+            };
         }
         let is_overdue = now >= op.until && !op.is_given_up;
-        is_overdue.then(|| Err(self.timeout(op.target, self.job.time_limit())))
+        is_overdue.then(|| Err(self.engine_error(deadline::timeout(member, limit), op.target)))
     }
 
     /// The rest of an operation with a known result: `None`, or the parts that the engine still
@@ -689,13 +704,16 @@ impl SharedWindow {
     }
 
     /// Waits for an operation that is not in the table.
-    fn finish(&self, mut op: WindowOperation) -> WindowResult<Done> {
-        let result = self.wait_for(
-            EndedBy::Revoke,
-            Time::NEVER,
-            || self.advance(&mut op),
-            || WindowError::AlreadyTaken,
-        );
+    fn finish(&self, op: WindowOperation) -> WindowResult<Done> {
+        self.finish_despite(op, EndedBy::Revoke)
+    }
+
+    /// [`SharedWindow::finish`], until an event of `ended_by`.
+    fn finish_despite(&self, mut op: WindowOperation, ended_by: EndedBy) -> WindowResult<Done> {
+        op.is_awaited = true;
+        let poll = || self.advance(&mut op);
+        // The operation ends at the deadline of the call, or in the slack.
+        let result = self.wait_for(ended_by, || Time::NEVER, poll, || WindowError::AlreadyTaken);
         self.keep_leftover(op);
         result
     }
@@ -728,10 +746,10 @@ impl SharedWindow {
     fn make_room(&self) {
         let poll = || {
             self.advance_all(None);
-            let active = lock(&self.state).table.active(None);
-            (active < OPERATIONS_MAX / 2).then_some(Ok(()))
+            let count = lock(&self.state).table.open(u64::MAX).count();
+            (count < OPERATIONS_MAX / 2).then_some(Ok(()))
         };
-        let until = self.job.now().after(self.job.time_limit());
+        let until = || self.job.deadline();
         let _ = self.wait_for(EndedBy::Revoke, until, poll, || WindowError::AlreadyTaken);
     }
 
@@ -782,16 +800,22 @@ impl SharedWindow {
         }
     }
 
-    /// Waits until no operation (on a target) is in flight. Returns the first error without a
+    /// Waits until no operation (on a target) is in flight that was when the call began: other
+    /// activities may start further operations without end. Returns the first error without a
     /// request.
     pub(super) fn complete(&self, target: Option<usize>, ended_by: EndedBy) -> WindowResult<()> {
+        let last = lock(&self.state).table.next;
+        let slowest = Cell::new(self.me);
         let poll = || {
             self.advance_all(target);
-            let is_over = lock(&self.state).table.is_complete(target);
-            is_over.then_some(Ok(()))
+            let open = lock(&self.state).table.first_open(target, last);
+            slowest.set(open.unwrap_or(self.me));
+            open.is_none().then_some(Ok(()))
         };
-        // Each operation has a time limit of its own.
-        self.wait_for(ended_by, Time::NEVER, poll, || WindowError::AlreadyTaken)?;
+        // Each operation has a time limit of its own, which began before this call.
+        let limit = self.job.time_limit();
+        let late = || self.timeout(slowest.get(), limit);
+        self.wait_for(ended_by, || self.job.deadline(), poll, late)?;
         match lock(&self.state).table.take_failed(target) {
             Some(error) => Err(error),
             None => Ok(()),
@@ -799,8 +823,8 @@ impl SharedWindow {
     }
 
     /// Waits until the engine has no operation of this window any more.
-    pub(super) fn await_engine(&self, until: Time) -> WindowResult<()> {
-        let slowest = std::cell::Cell::new(self.me);
+    pub(super) fn await_engine(&self) -> WindowResult<()> {
+        let slowest = Cell::new(self.me);
         let poll = || {
             self.advance_all(None);
             let state = lock(&self.state);
@@ -813,7 +837,8 @@ impl SharedWindow {
             }
         };
         let limit = self.job.time_limit();
-        self.wait_for(EndedBy::Nothing, until, poll, || self.timeout(slowest.get(), limit))
+        let late = || self.timeout(slowest.get(), limit);
+        self.wait_for(EndedBy::Nothing, || self.job.deadline(), poll, late)
     }
 
     /// Compares-and-swaps a word of a control block. Returns the old word.
@@ -827,12 +852,8 @@ impl SharedWindow {
     ) -> WindowResult<u64> {
         let action = PartAction::Swap { place: self.controls[target] + word, expected, new };
         let found = Located { pieces: Vec::new(), is_counted: false };
-        let mut op =
-            self.op(target, &found, vec![OperationPart { action, pending: None, is_done: false }]);
-        let poll = || self.advance(&mut op);
-        let result = self.wait_for(ended_by, Time::NEVER, poll, || WindowError::AlreadyTaken);
-        self.keep_leftover(op);
-        result.map(Done::word)
+        let parts = vec![OperationPart { action, pending: None, is_done: false }];
+        self.finish_despite(self.op(target, &found, parts), ended_by).map(Done::word)
     }
 
     /// [`SharedWindow::swap`] without waiting: it takes effect before all operations that this
@@ -890,20 +911,19 @@ impl OperationTable {
             .collect()
     }
 
-    /// How many operations (on a target) are in flight, without operations that were given up.
-    fn active(&self, target: Option<usize>) -> usize {
-        let is_meant = |entry: &&TableEntry| match entry {
-            TableEntry::Active(op) => {
-                !op.is_given_up && target.is_none_or(|target| target == op.target)
-            }
-            TableEntry::Busy(of) => target.is_none_or(|target| target == *of),
-            _ => false,
-        };
-        self.entries.values().filter(is_meant).count()
+    /// The targets of the operations in flight up to the number `last`, without operations that
+    /// were given up.
+    fn open(&self, last: u64) -> impl Iterator<Item = usize> {
+        self.entries.range(..=last).filter_map(|(_, entry)| match entry {
+            TableEntry::Active(op) => (!op.is_given_up).then_some(op.target),
+            TableEntry::Busy(target) => Some(*target),
+            TableEntry::Done(_) | TableEntry::Failed(..) => None,
+        })
     }
 
-    fn is_complete(&self, target: Option<usize>) -> bool {
-        self.active(target) == 0
+    /// The target of the first operation (on `target`) that is in flight, up to the number `last`.
+    fn first_open(&self, target: Option<usize>, last: u64) -> Option<usize> {
+        self.open(last).find(|of| target.is_none_or(|target| target == *of))
     }
 
     /// The target of an operation that the engine still has, given up or not.

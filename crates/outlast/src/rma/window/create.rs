@@ -19,6 +19,7 @@ use super::layout::ControlLayout;
 use super::{ATTACHED, PHASE_LIVE, SharedWindow, Window, WindowError, WindowResult, WindowState};
 use crate::engine::{self};
 use crate::rma::Communicator;
+use crate::rma::progress::begin_call;
 use crate::{Epoch, Job, MemberSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -29,6 +30,7 @@ const CLEAR_LEN: usize = 1 << 16;
 impl Window {
     pub(super) fn make(comm: &Communicator, len: u64, is_open: bool) -> WindowResult<Window> {
         let (job, size) = (comm.job().clone(), comm.size());
+        let _call = begin_call(&job);
         let layout = ControlLayout::new(size);
         let channel = comm.duplicate()?;
         let prepared = prepare(&job, layout, len);

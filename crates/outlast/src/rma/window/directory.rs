@@ -259,11 +259,13 @@ impl SharedWindow {
         change: impl FnOnce(&mut OwnMemory) -> WindowResult<T>,
     ) -> WindowResult<T> {
         self.check_usable()?;
-        let until = self.job.now().after(self.job.time_limit());
         let take = || lock(&self.owned).take().map(Ok);
-        let mut owned = self.wait_for(EndedBy::Revoke, until, take, || {
-            self.timeout(self.me, self.job.time_limit())
-        })?;
+        let mut owned = self.wait_for(
+            EndedBy::Revoke,
+            || self.job.deadline(),
+            take,
+            || self.timeout(self.me, self.job.time_limit()),
+        )?;
         let result = {
             self.release_detached(&mut owned);
             let result = change(&mut owned);

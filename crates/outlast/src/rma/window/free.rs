@@ -60,15 +60,17 @@ impl FreeCall<'_> {
         // A member that comes back without knowing the outcome of *check_locks* has voted in it
         // already.
         let mut is_awaiting = self.after.get() == PHASE_UNKNOWN;
-        let until = shared.job.now().after(shared.job.time_limit());
         let no_calls = || (shared.calls.load(Ordering::SeqCst) == 0).then_some(Ok(()));
-        shared.wait_for(EndedBy::Nothing, until, no_calls, || {
-            shared.timeout(shared.me, shared.job.time_limit())
-        })?;
+        shared.wait_for(
+            EndedBy::Nothing,
+            || shared.job.deadline(),
+            no_calls,
+            || shared.timeout(shared.me, shared.job.time_limit()),
+        )?;
         loop {
             let mut is_fine = true;
             if !is_awaiting {
-                shared.await_engine(until)?;
+                shared.await_engine()?;
                 if let FreeVote::Mixed = self.agree(&channel, FreeStep::Arrive, true)? {
                     continue;
                 }

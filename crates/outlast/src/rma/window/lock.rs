@@ -79,7 +79,9 @@
 
 use super::layout::{self, EXCLUSIVE, stamp};
 use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, WindowState, lock};
+use crate::engine::deadline::{self, Deadline};
 use crate::engine::{Done, Operation, Pending};
+use crate::rma::progress::begin_call;
 use crate::{Epoch, Time};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -116,7 +118,7 @@ impl HeldLock {
 }
 
 impl Window {
-    /// Locks the memory of `target`. Waits up to the job's time limit.
+    /// Locks the memory of `target`. The call waits up to the job's time limit.
     ///
     /// [`WindowError::Abandoned`] means that the lock **is held now**, and that members died
     /// holding it. [`WindowError::LockTimeout`] names a living holder.
@@ -142,7 +144,9 @@ impl Window {
     }
 
     /// [`Window::lock`] with a time limit for the holder (extension 1 of ULFM). With
-    /// [`Duration::ZERO`] it only tries.
+    /// [`Duration::ZERO`] it only tries. A limit below the job's time limit is counted from the
+    /// moment at which the lock was found held: a target that does not answer before may take the
+    /// job's time limit. A longer limit is that of the whole call.
     ///
     /// ```
     /// # let job = outlast::join()?;
@@ -166,7 +170,11 @@ impl Window {
     /// ```
     pub fn lock_within(&self, target: usize, kind: LockKind, limit: Duration) -> WindowResult<()> {
         let shared = &*self.shared;
-        let _call = shared.begin()?;
+        let deadline = match limit > shared.job.time_limit() {
+            true => Deadline::call_until(shared.job.now().after(limit)),
+            false => begin_call(&shared.job),
+        };
+        let _call = shared.begin_with(deadline)?;
         shared.check_rank(target)?;
         shared.check_usable()?;
         shared.take_lock(target, kind, limit, false)
@@ -758,17 +766,25 @@ impl LockAttempt<'_> {
             return Ok(found);
         }
         let shared = self.shared;
-        let until = *self.until.get_or_insert_with(|| shared.job.now().after(self.limit));
+        let limit = self.limit;
+        let until = *self.until.get_or_insert_with(|| {
+            let (now, time_limit) = (shared.job.now(), shared.job.time_limit());
+            match limit > time_limit {
+                // The call has been given a deadline of that length.
+                true => now.after(limit),
+                false => now.after(limit).min(deadline::until(now, time_limit)),
+            }
+        });
         if !self.waits && !self.limit.is_zero() {
             self.waits = true;
             shared.set_bit(self.target, shared.layout.waiting(shared.me / 64), shared.me, true)?;
         }
-        let (target, limit) = (self.target, self.limit);
+        let target = self.target;
         let this = Cell::new(Some(self));
         let holder = Cell::new(0);
         shared.wait_for(
             EndedBy::RevokeOrInterrupt,
-            until,
+            || until,
             || {
                 let attempt = this.take()?;
                 // Before the poll: no lock is taken on a window that is known to be revoked.

@@ -23,8 +23,10 @@
 //! A death does nothing to the memory of the living. Calls on a dead target return
 //! [`WindowError::ProcFailed`]; calls over all members do so until [`Window::shrink`]. The next
 //! member that locks takes over the lock of a dead holder, and is told so
-//! ([`WindowError::Abandoned`]). No call waits longer than the job's time limit for a living
-//! member, and no call waits for a dead member.
+//! ([`WindowError::Abandoned`]). No call waits for a dead member. All waits of a call for living
+//! members share the job's time limit; [`Window::lock_within`] may be given a longer limit for
+//! holders of a lock. An operation that a call has started and not awaited has the time limit for
+//! itself.
 //!
 //! # The modules
 //! - `create` and `free`: the steps by which all members make and free a window.
@@ -61,6 +63,8 @@ pub use lock::LockKind;
 
 use super::Communicator;
 use super::group::RankSet;
+use super::progress::begin_call;
+use crate::engine::deadline::Deadline;
 use crate::engine::{self};
 use crate::sync::lock;
 use crate::{Epoch, Job, MemberId, MemberSet, Time};
@@ -145,12 +149,15 @@ enum EndedBy {
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(5);
 
-/// A call on a window that is in progress.
-struct WindowCall<'a>(&'a AtomicUsize);
+/// A call on a window that is in progress. All its waits share a deadline.
+struct WindowCall<'a> {
+    calls: &'a AtomicUsize,
+    _deadline: Deadline,
+}
 
 impl Drop for WindowCall<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.calls.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -424,6 +431,7 @@ impl Window {
     /// ```
     pub fn free(&self) -> WindowResult<()> {
         let shared = &*self.shared;
+        let _deadline = begin_call(&shared.job);
         let before = [PHASE_LIVE, PHASE_UNKNOWN]
             .into_iter()
             .find(|&from| {
@@ -441,6 +449,7 @@ impl Window {
     /// counterpart of [`Window::open`]. All living members call it.
     pub fn close(&self) -> WindowResult<()> {
         let shared = &*self.shared;
+        let _deadline = begin_call(&shared.job);
         if shared.phase.load(Ordering::SeqCst) == PHASE_LIVE {
             let _call = shared.begin()?;
             let released = {
@@ -462,10 +471,15 @@ impl Window {
 impl SharedWindow {
     // ---- Checks at the beginning of calls.
 
-    /// Counts a call, unless the window is freed or being freed.
+    /// Begins a call and counts it, unless the window is freed or being freed.
     fn begin(&self) -> WindowResult<WindowCall<'_>> {
+        self.begin_with(begin_call(&self.job))
+    }
+
+    /// [`SharedWindow::begin`] with a deadline that the caller has begun.
+    fn begin_with(&self, deadline: Deadline) -> WindowResult<WindowCall<'_>> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let call = WindowCall(&self.calls);
+        let call = WindowCall { calls: &self.calls, _deadline: deadline };
         // Loaded after the call was counted: `free` first sets the phase and then waits for calls.
         if self.phase.load(Ordering::SeqCst) == PHASE_LIVE {
             Ok(call)
@@ -541,13 +555,14 @@ impl SharedWindow {
 
     // ---- Waiting.
 
-    /// Waits until `poll` returns a result, until an event of `ended_by`, or until `until`: then
-    /// returns the error that `timeout_error` makes. Sleeps on the bell, and polls again after some
-    /// milliseconds even if the bell did not ring.
+    /// Waits until `poll` returns a result, until an event of `ended_by`, or until the time that
+    /// `until` returns at the beginning of the wait: then returns the error that `timeout_error`
+    /// makes. Sleeps on the bell, and polls again after some milliseconds even if the bell did not
+    /// ring.
     fn wait_for<T>(
         &self,
         ended_by: EndedBy,
-        until: Time,
+        until: impl FnOnce() -> Time,
         mut poll: impl FnMut() -> Option<WindowResult<T>>,
         timeout_error: impl FnOnce() -> WindowError,
     ) -> WindowResult<T> {
@@ -555,6 +570,7 @@ impl SharedWindow {
             return result;
         }
         let job = &self.job;
+        let until = until();
         let mut nap = NAP_MIN;
         loop {
             let bell = job.bell();
