@@ -232,9 +232,17 @@ impl<'a> CollectiveCall<'a> {
             number
         };
         let (me, size) = (shared.group.me, shared.group.size());
-        let (_guard, _deadline) = (guard, deadline);
-        let call =
-            CollectiveCall { job, rma, shared, signature, number, me, size, _guard, _deadline };
+        let call = CollectiveCall {
+            job,
+            rma,
+            shared,
+            signature,
+            number,
+            me,
+            size,
+            _guard: guard,
+            _deadline: deadline,
+        };
         call.check(None)?;
         if cfg!(debug_assertions) && signature.kind != CollectiveKind::Barrier {
             call.disseminate(CHECK)?;
