@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 49] = [
+const NAMES: [&str; 48] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -33,8 +33,6 @@ const NAMES: [&str; 49] = [
     "trust-absent",
     // After a delete the versions of the key begin anew.
     "forget-tombstone",
-    // A replica that began to fill while a version was written does not get the version.
-    "miss-news",
     // A handle replaces the version that it wrote last without a check of the current version.
     "assume-version",
     // A conditional put by handle on mapped memory does not test its condition.
