@@ -16,6 +16,7 @@ use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
+use crate::store::placement::mix;
 use crate::store::segment::layout::PARTICIPANTS;
 use crate::store::segment::place::Place;
 use crate::sync::lock;
@@ -43,6 +44,11 @@ const SEARCH_TIME: Duration = Duration::from_secs(2);
 
 /// The first pause between two looks for recalled blocks. It doubles up to [`LARGE_PAUSE`].
 const LOOK: Duration = Duration::from_micros(500);
+
+/// The longest first pause of a call that was granted blocks and did not get any. It doubles up to
+/// [`LARGE_PAUSE`]. It is much longer than a recall among members that run, so that a member gets
+/// all blocks of its call while another member pauses.
+const VAIN_PAUSE: Duration = Duration::from_micros(500);
 
 /// The recalls of this member, as a replica and as a member that keeps blocks.
 ///
@@ -92,6 +98,8 @@ struct Search {
 
 /// What a call remembers of its waits for blocks.
 pub(in crate::store) struct BlockWait {
+    /// How often replicas have granted blocks to the call, for each kind of blocks.
+    grants: BTreeMap<u64, u32>,
     /// How many recoveries this member had seen when the call began.
     recoveries: u64,
     /// The end of all waits of the call together.
@@ -103,7 +111,12 @@ pub(in crate::store) struct BlockWait {
 
 impl BlockWait {
     pub(in crate::store) fn new(store: &MemoryState) -> BlockWait {
-        BlockWait { recoveries: store.gate.recoveries(), until: None, is_refused: false }
+        BlockWait {
+            grants: BTreeMap::new(),
+            recoveries: store.gate.recoveries(),
+            until: None,
+            is_refused: false,
+        }
     }
 
     /// Returns an error if the store has recovered while the call waited outside of an operation: a
@@ -121,6 +134,18 @@ impl BlockWait {
         // The background answers recalls, so it must not wait for one, nor may a listener that it
         // runs.
         !self.is_refused && !store.runs_background()
+    }
+
+    /// How long the call pauses before it asks for blocks of a kind; `None` if it was not granted
+    /// any before. A call that was granted blocks and asks again has found them taken, or has lost
+    /// them to a recall while it waited for other blocks. Two calls that take the blocks of each
+    /// other would do so for ever if they went on in step, so the pause is random, and grows.
+    fn pause(&self, store: &MemoryState, kind: u64) -> Option<Duration> {
+        let grants = *self.grants.get(&kind)?;
+        let longest = (VAIN_PAUSE * (1 << (grants - 1).min(16))).min(LARGE_PAUSE);
+        let activity = mix(u64::from(store.me().0) << 32 ^ store.job.activity());
+        let part = mix(activity ^ mix(store.job.now().0)) % longest.as_nanos() as u64;
+        Some(Duration::from_nanos(part))
     }
 }
 
@@ -144,6 +169,26 @@ impl MemoryState {
     ) -> OpResult<()> {
         let (job, (limit, deadline)) = (&self.job, self.wait_for_replica());
         let until = *wait.until.get_or_insert(deadline);
+        let kind = Place::kind_of(replica, class);
+        if let Some(pause) = wait.pause(self, kind) {
+            let due = job.now().after(pause);
+            loop {
+                let bell = job.bell();
+                if self.is_wait_over(wait, replica)? {
+                    return Ok(());
+                }
+                let now = job.now();
+                if now >= until {
+                    return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
+                }
+                if now >= due {
+                    break;
+                }
+                // Every wait serves messages: other members recall blocks of this member.
+                self.serve_messages();
+                job.park(bell, due.min(until));
+            }
+        }
         let (before, _) = self.allocator.answers(replica, class, true);
         let need = Message::Need { class: class as u64, waits: true };
         let mut is_asked = match replica == self.me() {
@@ -161,13 +206,12 @@ impl MemoryState {
             let (count, refusal) = self.allocator.answers(replica, class, true);
             if count != before {
                 wait.is_refused = refusal.is_some();
+                if !wait.is_refused {
+                    *wait.grants.entry(kind).or_default() += 1;
+                }
                 return Ok(());
             }
-            if job.has_ended() || self.is_closed.load(Ordering::SeqCst) {
-                return Err(OpError::Fail(StoreError::Closed));
-            }
-            // The next attempt finds that the view has changed, or that the store has recovered.
-            if !job.view().is_living(replica) || self.gate.recoveries() != wait.recoveries {
+            if self.is_wait_over(wait, replica)? {
                 return Ok(());
             }
             if job.now() >= until {
@@ -179,6 +223,16 @@ impl MemoryState {
             // messages does not.
             job.park(bell, if is_asked { until } else { until.min(job.now().after(SEND_PAUSE)) });
         }
+    }
+
+    /// Whether the call starts over without an answer: the next attempt finds that the view has
+    /// changed, or that the store has recovered.
+    fn is_wait_over(&self, wait: &BlockWait, replica: MemberId) -> OpResult<bool> {
+        if self.job.has_ended() || self.is_closed.load(Ordering::SeqCst) {
+            return Err(OpError::Fail(StoreError::Closed));
+        }
+        let is_living = self.job.view().is_living(replica);
+        Ok(!is_living || self.gate.recoveries() != wait.recoveries)
     }
 
     /// Serves a request for blocks of a class: makes a slab if the free list is empty. If there is
@@ -476,6 +530,8 @@ mod tests {
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
+    use crate::store::record::state::RecordOp;
+    use crate::store::segment::layout::class_of;
     use crate::store::testing::{expect_timeout, nap};
     use crate::store::{Options, Store};
     use std::cell::Cell;
@@ -661,6 +717,74 @@ mod tests {
                     add();
                 }
                 nap(&job, "the answers", || stage.load(Ordering::Relaxed) == 4);
+                store.close().expect("close");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// Two members need a block of each of two full replicas, which have a single block to spare
+    /// each. Each member takes a block and lacks the other block, which the other member keeps and
+    /// returns when it is recalled. A member that is granted blocks in vain pauses before it asks
+    /// again, so both calls end soon, with few recalls.
+    #[test]
+    fn members_that_take_the_blocks_of_each_other_recall_seldom() {
+        for seed in 0..8 {
+            let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+            let stage = Arc::new(AtomicUsize::new(0));
+            let mut options = SimOptions::new(4, seed).link(link);
+            (options.segment_limit, options.steps_max) = (4 << 20, 10_000_000);
+            sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(8).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let (state, class) = (&store.state, class_of(50_000).expect("a class"));
+                let replicas = [0, 1].map(MemberId);
+                let add = || stage.fetch_add(1, Ordering::Relaxed);
+                let wait = |until: usize| {
+                    nap(&job, "the others", || stage.load(Ordering::Relaxed) >= until);
+                };
+                add();
+                wait(4);
+                if job.me() == MemberId(2) {
+                    let op = RecordOp::begin(state).expect("begun");
+                    for replica in replicas {
+                        let blocks = std::iter::from_fn(|| op.take_block(replica, class).ok());
+                        let first = blocks.collect::<Vec<_>>()[0];
+                        op.keep(replica, class, first);
+                    }
+                    drop(op);
+                    // The replicas have refused, and do so at once for a while.
+                    job.sleep(Duration::from_secs(1));
+                    add();
+                }
+                wait(5);
+                let order = match job.me().0 {
+                    2 => Some(replicas),
+                    3 => Some([replicas[1], replicas[0]]),
+                    _ => None,
+                };
+                for round in 0..10 {
+                    let Some(order) = order else { break };
+                    let (began, mut attempts) = (job.now(), 0);
+                    let result = state.run(|op| {
+                        attempts += 1;
+                        let mut taken = Vec::new();
+                        let result = order.iter().try_for_each(|&replica| {
+                            taken.push((replica, op.take_block(replica, class)?));
+                            Ok(())
+                        });
+                        taken.iter().for_each(|&(replica, offset)| op.keep(replica, class, offset));
+                        result
+                    });
+                    let took = job.now().since(began);
+                    let is_over = matches!(result, Ok(()) | Err(StoreError::OutOfMemory { .. }));
+                    assert!(is_over, "round {round}: {result:?}");
+                    assert!(attempts <= 40, "round {round}: {attempts} attempts in {took:?}");
+                    assert!(took < Duration::from_secs(1), "round {round}: it took {took:?}");
+                }
+                add();
+                wait(9);
                 store.close().expect("close");
                 let _ = job.leave();
             })
