@@ -117,9 +117,11 @@ impl Placement {
 
     /// All members in the order of preference of a partition.
     pub(in crate::store) fn preference(&self, partition: usize) -> Vec<MemberId> {
-        let score = |member: usize| mix(mix(partition as u64 + 1) ^ (member as u64 + 1));
-        let mut regulars: Vec<usize> = (0..self.regulars).collect();
-        regulars.sort_unstable_by_key(|&member| (score(member), member));
+        let hash = mix(partition as u64 + 1);
+        let score = |member: usize| (mix(hash ^ (member as u64 + 1)), member);
+        let mut scores: Vec<_> = (0..self.regulars).map(score).collect();
+        scores.sort_unstable();
+        let regulars: Vec<usize> = scores.into_iter().map(|(_, member)| member).collect();
         let first =
             if self.has_domains() { self.regulars } else { self.replicas.min(self.regulars) };
         let spares = self.regulars..self.members;
