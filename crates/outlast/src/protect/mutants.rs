@@ -10,7 +10,6 @@ pub const NAMES: &[(&str, &str)] = &[
     ("close-after-tell", "a seat tells its parent before its puts count as closed"),
     ("put-before-journal", "puts are sent a round before they are in the journal"),
     ("journal-left-out", "the next holder reads no journal"),
-    ("agree-in-a-save", "a seat is recovered while seats are saved"),
     ("agree-in-a-mark", "a seat is recovered whose interval is marked"),
     ("resume-without-entering", "members look for the seat at its dead holder"),
     ("round-decided-anew", "the next holder of seat 0 decides a round that was released"),

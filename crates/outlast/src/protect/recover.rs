@@ -113,8 +113,7 @@ impl Run {
             }
             // The lock orders what the closure has put before the agreement below.
             let shared = period.shared(own);
-            let is_saving = shared.is_saving && !self.options.is_broken("agree-in-a-save");
-            is_fine &= shared.is_logging && !is_saving;
+            is_fine &= shared.is_logging && !shared.is_saving;
             if own == witness && is_fine {
                 let head = self.head(me, period.place(own)?.1 + self.record_at())?;
                 is_fine &= head.mark == 0 || head.generation != shared.generation;
@@ -231,9 +230,6 @@ impl Run {
             let at = base + journal_at(self.options.bytes);
             let head = self.head(member, at)?;
             if head.generation != course.generation {
-                if self.options.is_broken("agree-in-a-save") {
-                    continue;
-                }
                 return Err(damaged("is of another generation"));
             }
             let bytes = self.entries(member, at, head)?;

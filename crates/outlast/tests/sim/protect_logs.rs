@@ -383,7 +383,6 @@ const CAUGHT: &[(&str, u64)] = &[
     ("close-after-tell", 7),
     ("put-before-journal", 0),
     ("journal-left-out", 0),
-    ("agree-in-a-save", 20),
     ("agree-in-a-mark", 0),
     ("resume-without-entering", 0),
     ("round-decided-anew", 7),
@@ -420,7 +419,6 @@ fn each_mutant_of_the_logs_is_caught() {
 fn mutant_scenario(mutant: &'static str, seed: u64) -> Scenario {
     let of = |kind: Kind| Scenario::one_death(kind, seed);
     let scenario = match mutant {
-        "agree-in-a-save" => Scenario::death_in_a_save(seed),
         "logs-kept" => Scenario::death_after_a_save(seed),
         "agree-in-a-mark" => Scenario { is_unnoticed: false, ..of(Kind::Locked) },
         "budget-ignored" => {
