@@ -154,8 +154,17 @@ fn kill_members(folder: &Path, members: usize, executable: &Path) -> Vec<usize> 
             .then(|| rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok())
             .flatten()
     };
-    // A member that is just exiting after mpirun noticed its end is not left behind.
-    std::thread::sleep(Duration::from_millis(20));
+    let is_alive = |member: usize| {
+        let text =
+            std::fs::read_to_string(folder.join(format!("pid.{member}"))).unwrap_or_default();
+        std::fs::read_link(format!("/proc/{text}/exe")).is_ok_and(|path| path == executable)
+    };
+    // A member that is just exiting is not left behind, nor is a member that still waits in `join`
+    // when Open MPI has given the job up: it ends within the time limit of the test's `join`.
+    let until = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < until && (0..members).any(is_alive) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     (0..members).filter(|member| is_running(member).is_some()).collect()
 }
 
