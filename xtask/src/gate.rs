@@ -31,12 +31,8 @@ struct Step {
 /// A step that does not depend on other steps: its name, its bound and its command.
 pub(crate) type IndependentStep = (String, Duration, Command);
 
-/// Steps that run one after the other, and steps that run beside them.
-#[derive(Default)]
-pub(crate) struct Phase {
-    pub(crate) steps: Vec<IndependentStep>,
-    pub(crate) background: Vec<IndependentStep>,
-}
+/// Steps that run one after the other, beside those of other lanes.
+pub(crate) type Lane = Vec<IndependentStep>;
 
 /// A step that is under way. Dropping it kills its processes, so that a failed task leaves none.
 pub(crate) struct Running {
@@ -189,37 +185,70 @@ impl Gate {
         result
     }
 
-    /// Runs the steps of all phases, also after a failure, so that a single run names all that
-    /// fail. The background steps of a phase run at the lowest priority beside its other steps, and
-    /// their output follows at the end of the phase.
+    /// Runs all steps, also after a failure, so that a single run names all that fail. The
+    /// background steps run at the lowest priority beside all phases, and their output follows at
+    /// the end. The lanes of a phase run beside each other, and the phases in turn.
     pub(crate) fn independent_steps(
         &mut self,
-        phases: impl IntoIterator<Item = Phase>,
+        background: Vec<IndependentStep>,
+        phases: impl IntoIterator<Item = Vec<Lane>>,
     ) -> anyhow::Result<()> {
         let mut failures = Vec::new();
-        let mut note = |result: anyhow::Result<()>| {
-            if let Err(error) = result {
-                println!("=== {error:#}");
-                failures.push(format!("{error:#}"));
+        let mut running = Vec::new();
+        for (name, bound, command) in background {
+            match self.start(&name, bound, niced(&command)) {
+                Ok(step) => running.push(step),
+                Err(error) => note(&mut failures, Err(error)),
             }
-        };
-        for Phase { steps, background } in phases {
-            let mut running = Vec::new();
-            for (name, bound, command) in background {
-                match self.start(&name, bound, niced(&command)) {
-                    Ok(step) => running.push(step),
-                    Err(error) => note(Err(error)),
-                }
-            }
-            for (name, bound, command) in steps {
-                note(self.step(&name, bound, command));
-            }
-            for step in running {
-                note(self.finish(step));
-            }
+        }
+        for phase in phases {
+            let (steps, failed) = self.run_lanes(phase);
+            self.steps.extend(steps);
+            failures.extend(failed);
+        }
+        for step in running {
+            note(&mut failures, self.finish(step));
         }
         ensure!(failures.is_empty(), "{}", failures.join("; "));
         Ok(())
+    }
+
+    /// Runs each lane in a thread, and returns the steps that have ended and what failed. The output
+    /// of the first lane is passed on as it comes, that of the others at the end of each step.
+    fn run_lanes(&self, lanes: Vec<Lane>) -> (Vec<Step>, Vec<String>) {
+        let mut all = (Vec::new(), Vec::new());
+        std::thread::scope(|scope| {
+            let lanes: Vec<_> = lanes
+                .into_iter()
+                .enumerate()
+                .map(|(number, lane)| {
+                    let mut gate = Gate { began: self.began, limit: self.limit, steps: Vec::new() };
+                    scope.spawn(move || {
+                        let mut failures = Vec::new();
+                        for (name, bound, command) in lane {
+                            let result = match number {
+                                0 => gate.step(&name, bound, command),
+                                _ => gate
+                                    .start(&name, bound, command)
+                                    .and_then(|step| gate.finish(step)),
+                            };
+                            note(&mut failures, result);
+                        }
+                        (std::mem::take(&mut gate.steps), failures)
+                    })
+                })
+                .collect();
+            for lane in lanes {
+                match lane.join() {
+                    Ok((steps, failures)) => {
+                        all.0.extend(steps);
+                        all.1.extend(failures);
+                    }
+                    Err(_) => all.1.push("a lane of steps panicked".to_string()),
+                }
+            }
+        });
+        all
     }
 
     /// Prints a line for each step and a closing line for the task, and passes the result on.
@@ -295,6 +324,14 @@ impl std::fmt::Display for Counts {
         }
         let comma = if *suites > 0 { ", " } else { "" };
         if *runs > 0 { write!(f, "{comma}{runs} runs of scenarios") } else { Ok(()) }
+    }
+}
+
+/// Keeps what failed, and prints it at once.
+fn note(failures: &mut Vec<String>, result: anyhow::Result<()>) {
+    if let Err(error) = result {
+        println!("=== {error:#}");
+        failures.push(format!("{error:#}"));
     }
 }
 
@@ -448,12 +485,12 @@ mod tests {
         background.args(["-c", "echo 'test result: ok. 3 passed; 0 failed'; exit $STATUS"]);
         background.env("STATUS", "0");
         let background = vec![("background".to_string(), minutes(1), background)];
-        let first = Phase { steps: vec![step("false"), step("true")], background };
-        let second = Phase { steps: vec![step("true")], ..Phase::default() };
-        assert!(gate.independent_steps([first, second]).is_err());
+        let first = vec![vec![step("false"), step("true")], vec![step("false"), step("true")]];
+        let second = vec![vec![step("true")]];
+        assert!(gate.independent_steps(background, [first, second]).is_err());
         let results: Vec<bool> = gate.steps.iter().map(|step| step.is_ok).collect();
-        assert_eq!(results, [false, true, true, true]);
-        assert_eq!(gate.steps[2].counts.passed, 3);
+        assert_eq!(results, [false, true, false, true, true, true]);
+        assert_eq!(gate.steps[5].counts.passed, 3);
     }
 
     #[test]

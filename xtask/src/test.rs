@@ -8,7 +8,7 @@
 
 use crate::debian;
 use crate::gate::{
-    Gate, IndependentStep, Phase, begin_build_from_scratch, cargo, clippy, minutes, target_folder,
+    Gate, IndependentStep, begin_build_from_scratch, cargo, clippy, minutes, target_folder,
     workspace,
 };
 use crate::{install, instructions, packages, tidy, valgrind};
@@ -138,24 +138,26 @@ fn run_tests(gate: &mut Gate, selection: &[&str]) -> anyhow::Result<()> {
         binaries.iter().partition(|binary| binary.needs_mpi());
     ensure!(!with_mpi.is_empty() && !without.is_empty(), "cargo built no test binaries");
     let examples = cargo(&[&["test", "--doc"], selection].concat());
-    let mut local = Phase::default();
-    local.steps.push(("examples in the documentation".to_string(), minutes(10), examples));
-    // Tests with mpirun mostly wait, and bear it that other processes take the cores for a moment.
-    let mut distributed = Phase::default();
+    let (mut background, mut local) = (Vec::new(), Vec::new());
+    local.push(("examples in the documentation".to_string(), minutes(10), examples));
     for binary in without {
         let mut command = binary.command();
         command.envs(WITHOUT_UCX);
-        let list = match binary.is_simulated() {
-            true => &mut distributed.background,
-            false => &mut local.steps,
-        };
+        let list = if binary.is_simulated() { &mut background } else { &mut local };
         list.push((format!("tests: {binary}"), minutes(20), command));
     }
-    for binary in &with_mpi {
-        distributed.steps.push((format!("tests: {binary}"), minutes(20), binary.command()));
-    }
-    distributed.steps.extend(steps_on_three_hosts(&with_mpi)?);
-    gate.independent_steps([local, distributed])
+    // Tests with mpirun mostly wait, and bear it that other processes take the cores for a moment:
+    // the engine's tests and the hosts have a lane, and what uses the engine has another.
+    let (engine, users): (Vec<&TestBinary>, Vec<_>) =
+        with_mpi.iter().partition(|binary| binary.package == "outlast");
+    let steps = |binaries: &[&TestBinary]| -> Vec<IndependentStep> {
+        let step =
+            |binary: &&TestBinary| (format!("tests: {binary}"), minutes(20), binary.command());
+        binaries.iter().map(step).collect()
+    };
+    let mut engine = steps(&engine);
+    engine.extend(steps_on_three_hosts(&with_mpi)?);
+    gate.independent_steps(background, [vec![local], vec![engine, steps(&users)]])
 }
 
 /// The tests of windows, snapshots and seats, and the scenarios of the engine, with two members on
