@@ -96,3 +96,30 @@ fn the_demo_runs_in_the_live_view() {
     let screen = terminal.wait("the end", |screen| screen.contains("status "));
     assert!(screen.contains("acknowledged writes were read back"), "{screen}");
 }
+
+/// The processes that a process has started, and all that these have started.
+fn descendants(parent: &str) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let mut all = Vec::new();
+    for child in lists.collect::<String>().split_whitespace() {
+        all.push(child.parse().expect("a process id"));
+        all.extend(descendants(child));
+    }
+    all
+}
+
+#[test]
+fn the_live_view_ends_with_its_terminal() {
+    let command = format!("TERM=xterm {OUTLAST} demo -n 4 --watch");
+    let terminal = Terminal::new("hang-up", (100, 30), &command);
+    terminal.wait("the view", |screen| screen.contains("ops/s") && screen.contains("demo-member"));
+    let shell = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+    let processes = descendants(shell.trim());
+    assert!(processes.len() >= 5, "the demo and its members: {processes:?}");
+    terminal.tmux(&["kill-server"]);
+    wait_until("the end of the demo and its members", || {
+        processes.iter().all(|&process| common::is_over(process))
+    });
+}

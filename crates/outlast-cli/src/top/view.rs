@@ -9,7 +9,10 @@ use anyhow::Context;
 use outlast::observe::ObservedJob;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -37,6 +40,8 @@ pub(crate) struct View {
     looked: Option<Instant>,
     searched: Option<Instant>,
     is_changed: bool,
+    /// Whether the keys come from the standard input.
+    is_input_terminal: bool,
 }
 
 /// What the user wants after a key.
@@ -84,20 +89,23 @@ impl View {
             looked: None,
             searched: None,
             is_changed: true,
+            is_input_terminal: std::io::stdin().is_terminal(),
         })
     }
 
     /// Shows the job until the user quits.
     pub(super) fn run(mut self, is_asked_to_end: &AtomicBool) -> anyhow::Result<()> {
         while self.tick()? == Wish::GoOn && !is_asked_to_end.load(Ordering::Relaxed) {
-            // A resize or a key ends the wait.
-            event::poll(KEY_WAIT).context("waiting for a key")?;
+            self.wait_for_key()?;
         }
         Ok(())
     }
 
     /// Reads the keys that were pressed, looks if it is time, and draws if anything has changed.
     pub(crate) fn tick(&mut self) -> anyhow::Result<Wish> {
+        if self.is_hung_up()? {
+            return Ok(Wish::Interrupt);
+        }
         while event::poll(Duration::ZERO).context("looking for a key")? {
             self.is_changed = true;
             if let Event::Key(key) = event::read().context("reading a key")?
@@ -133,6 +141,24 @@ impl View {
             self.draw()?;
         }
         Ok(Wish::GoOn)
+    }
+
+    /// Waits for a key, for a short time. The view does not let crossterm wait: if the terminal goes
+    /// away meanwhile, crossterm reads its end again and again and never returns.
+    fn wait_for_key(&self) -> anyhow::Result<()> {
+        if !self.is_input_terminal {
+            std::thread::sleep(KEY_WAIT);
+            return Ok(());
+        }
+        events_of_input(PollFlags::IN, KEY_WAIT).context("waiting for a key")?;
+        Ok(())
+    }
+
+    /// Whether the terminal has gone away.
+    fn is_hung_up(&self) -> anyhow::Result<bool> {
+        let events = events_of_input(PollFlags::empty(), Duration::ZERO);
+        let events = events.context("looking at the terminal")?;
+        Ok(self.is_input_terminal && events.contains(PollFlags::HUP))
     }
 
     /// Adds an event of the command that runs the job.
@@ -183,6 +209,17 @@ impl View {
         self.watch = Some(Watch::new(found.swap_remove(next)));
         (self.choice.scroll, self.looked, self.is_changed) = (0, None, true);
         Ok(())
+    }
+}
+
+/// Waits for events of the standard input, and returns the events that have come.
+fn events_of_input(events: PollFlags, wait: Duration) -> anyhow::Result<PollFlags> {
+    let input = std::io::stdin();
+    let mut input = [PollFd::new(&input, events)];
+    match poll(&mut input, Some(&Timespec::try_from(wait)?)) {
+        // A signal ends the wait.
+        Ok(_) | Err(Errno::INTR) => Ok(input[0].revents()),
+        Err(error) => Err(error.into()),
     }
 }
 
