@@ -370,14 +370,19 @@ fn page(report: &BenchReport) -> Page {
     let BenchReport { results, .. } = report;
     let mut kinds: Vec<&str> =
         results.iter().map(|row| row.what.split(", ").next().unwrap_or_default()).collect();
+    kinds.sort_unstable();
     kinds.dedup();
+    let kinds = match &kinds[..] {
+        few if few.len() <= 4 => few.join(", "),
+        many => format!("{} kinds of calls", many.len()),
+    };
     let samples: usize = results.iter().map(|row| row.samples).sum();
     let lead = format!(
         "Contenders are measured in turn, in a single run on this machine; processes are {}. \
          Ratios are to the floor of that run, or to its first contender.",
         report.mode()
     );
-    let mut page = Page::new(format!("Benchmark: {}", kinds.join(", ")), lead)
+    let mut page = Page::new(format!("Benchmark: {kinds}"), lead)
         .made(Made {
             date: report.date.clone(),
             command: report.command.clone(),
