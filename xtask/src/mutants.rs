@@ -72,7 +72,7 @@ pub(crate) const MUTANTS: [(&str, &str); 48] = [
 
 /// The mutants of the task runtime: the name, what it breaks, and the test of its simulator tests
 /// that catches it. `cargo xtask tidy` compares the names with the runtime's.
-pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 32] = [
+pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 34] = [
     ("claim-unconditional", "claim a task without a condition", "trees::trees_outlast_deaths"),
     ("complete-unconditional", "put a result without a condition", "schedules::a_late_result"),
     ("reopen-skips-heir", "leave the tasks of the dead held", "schedules::the_heir_opens"),
@@ -105,6 +105,12 @@ pub(crate) const TASK_MUTANTS: [(&str, &str, &str); 32] = [
     ("left-holder-waited-for", "wait for who has left the run", "shapes::all_members_leave"),
     ("losing-arguments-kept", "keep arguments that no root names", "shapes::the_long_arguments"),
     ("poisoned-children-kept", "keep children of a poisoned task", "shapes::a_poisoned_task"),
+    (
+        "board-told-anew",
+        "come back with a board nobody knows",
+        "sessions::a_member_that_comes_back",
+    ),
+    ("given-up-ends", "leave the end to who has given up", "sessions::what_the_lowest_member"),
 ];
 
 /// The runs of the simulator that hunt a mutant, in this order. The first failing seed catches it.

@@ -192,6 +192,8 @@ pub(crate) struct WorkerInfo {
     pub(crate) has_given_up: bool,
     /// It puts no key of this session any more.
     pub(crate) is_closing: bool,
+    /// No activity of it writes to the board of another member any more, if it closes.
+    pub(crate) is_quiet: bool,
     /// It has deleted its own slots.
     pub(crate) is_clean: bool,
 }

@@ -7,7 +7,9 @@ use crate::counts::{Observer, Stats};
 use crate::error::{Error, TaskError};
 use crate::events::Event;
 use crate::options::{Beat, Options};
-use crate::record::{Blob, Entry, Outcome, Record, State, TaskId, decode, encode, hash};
+use crate::record::{
+    Blob, Entry, Outcome, Record, State, TaskId, WorkerInfo, decode, encode, hash,
+};
 use crate::session::{self, Opened};
 use crate::steps::mutant;
 use crate::task::Task;
@@ -62,17 +64,17 @@ impl Tasks {
             tracing::warn!("with panic = \"abort\" a task that panics kills its worker");
         }
         let board = Boards::reserve(job).map_err(StoreError::Engine)?;
-        let Opened { session, keys, info, boards } = match session::open(store, &options, board) {
-            Ok(opened) => opened,
-            Err(error) => {
-                // After a timeout another member may have opened the session, and write to the
-                // board.
-                if !matches!(error, Error::Store(_)) {
-                    Boards::release(job, board);
-                }
-                return Err(error);
-            }
+        let is_told = Cell::new(false);
+        let opened = session::open(store, &options, board, &is_told);
+        // After a timeout another member may have opened the session, and write to the board.
+        let is_unused = match &opened {
+            Ok(opened) => opened.info.board != board,
+            Err(error) => !is_told.get() || !matches!(error, Error::Store(_)),
         };
+        if is_unused {
+            Boards::release(job, board);
+        }
+        let Opened { session, keys, info, boards } = opened?;
         let shared = Arc::new(Shared::new(store, keys, session, boards, info, &options));
         job.serve(Arc::new(Background(shared.clone()))).map_err(StoreError::Engine)?;
         let worker = Worker::new(store, options, shared);
@@ -304,10 +306,12 @@ impl Tasks {
         let is_quiet = shared.close(job);
         // The background lets go of its service.
         let _ = job.ring(job.me());
-        session::begin_close(store, keys, &shared.info())?;
+        let info = WorkerInfo { is_quiet, ..shared.info() };
+        let are_quiet = session::begin_close(store, keys, &info)?;
         self.delete_own();
-        let result = session::end_close(store, keys, shared.session, &shared.info());
-        if is_quiet {
+        let result = session::end_close(store, keys, shared.session, &info);
+        // An activity of a member that is not quiet may still write to the boards of all others.
+        if are_quiet {
             Boards::release(job, boards.offset_of(job.me()));
         }
         result

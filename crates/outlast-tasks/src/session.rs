@@ -8,8 +8,10 @@
 //! Each member tells in a key of its own how far it is ([`WorkerInfo`]): it has opened the session,
 //! has given up to wait for the others, or closes it. No member opens a session before all living
 //! members have told that they do, and no member deletes it before all of them close it. A member
-//! that has given up is not waited for. If it comes back, it does not open a session that others
-//! close: it tells first and reads then, as members that close do, so one of them sees the other.
+//! that has given up is not waited for. If it comes back, it tells the board that it has told
+//! before, which others may write to. It does not open a session that others close: it tells first
+//! and reads then, as members that close do, so one of them sees the other. It then gives up again,
+//! and waits until the others have ended the session.
 
 use crate::board::Boards;
 use crate::error::Error;
@@ -20,6 +22,7 @@ use outlast::engine::{Bell, Error as EngineError};
 use outlast::store::{Expect, Store, StoreError, StoreResult};
 use outlast::{Job, MemberId, Time};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -53,13 +56,19 @@ pub(crate) struct Opened {
     pub(crate) boards: Boards,
 }
 
-/// Opens a session with all other living members. `board` is the offset of the own board.
-pub(crate) fn open(store: &Store, options: &Options, board: u64) -> Result<Opened, Error> {
+/// Opens a session with all other living members. `new_board` is the offset of a board that this
+/// member has reserved; `is_told` is set when another member may know of it.
+pub(crate) fn open(
+    store: &Store,
+    options: &Options,
+    new_board: u64,
+    is_told: &Cell<bool>,
+) -> Result<Opened, Error> {
     let job = store.job();
     let deadline = job.now().after(job.time_limit());
     loop {
-        let mine = new_session(job, options, board);
-        let theirs = agree(store, &mine)?;
+        let mine = new_session(job, options, new_board);
+        let theirs = agree(store, &mine, is_told)?;
         let session = theirs.session;
         let keys = Keys::new(session);
         if theirs.is_ending && !mutant("ending-opened") {
@@ -75,16 +84,26 @@ pub(crate) fn open(store: &Store, options: &Options, board: u64) -> Result<Opene
         }
         let before = info_of(store, &keys, job.me())?;
         let is_back = before.as_ref().is_some_and(|before| before.has_given_up);
-        if before.is_some() && !is_back && !mutant("session-opened-twice") {
-            end_closed(store, &keys, session)?;
+        if let Some(before) = &before
+            && !is_back
+            && !mutant("session-opened-twice")
+        {
+            end_closed(store, &keys, session, before)?;
             continue;
         }
+        // Other members may have opened the session, and know the board that this member has told.
+        let board = match &before {
+            Some(before) if is_back && !mutant("board-told-anew") => before.board,
+            _ => new_board,
+        };
+        is_told.set(is_told.get() || board == new_board);
         let info = WorkerInfo {
             board,
             slots: 0,
             run: 0,
             has_given_up: false,
             is_closing: false,
+            is_quiet: true,
             is_clean: false,
         };
         put_answered(store, &key, &encode(&info))?;
@@ -96,13 +115,20 @@ pub(crate) fn open(store: &Store, options: &Options, board: u64) -> Result<Opene
                 return Err(Error::Differs { what: String::from_utf8_lossy(&what).into_owned() });
             }
             // Read after the infos: no key is deleted before the session says that it ends.
-            Ok(is_open(store, session)?)
+            Ok(is_open(store, session)? && !(is_back && is_closing_anywhere(store, &keys)?))
         };
         match wait_for_all(store, &keys, is_ready, check) {
             Ok(Some(infos)) => {
                 let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board));
                 let boards = Boards::new(job, offsets.collect());
                 return Ok(Opened { session, keys, info, boards });
+            }
+            Ok(None) if is_back && is_open(store, session)? => {
+                // Others close it, and wait for this member until it has given up again.
+                let info = WorkerInfo { has_given_up: true, is_clean: true, ..info };
+                put_answered(store, &key, &encode(&info))?;
+                ring_all(job);
+                wait_for_end(store, session, deadline)?;
             }
             Ok(None) if job.now() < deadline => {
                 // Another member has replaced or ended the session, without this member.
@@ -149,7 +175,7 @@ fn build() -> u32 {
 
 /// Finds the session of this job, or puts one: the first member to put it decides. The own board
 /// carries its number afterwards.
-fn agree(store: &Store, mine: &Session) -> Result<Session, Error> {
+fn agree(store: &Store, mine: &Session, is_told: &Cell<bool>) -> Result<Session, Error> {
     let job = store.job();
     let mark = |session| Boards::mark(job, mine.board, session).map_err(StoreError::Engine);
     let deadline = job.now().after(job.time_limit());
@@ -169,6 +195,7 @@ fn agree(store: &Store, mine: &Session) -> Result<Session, Error> {
         mark(session)?;
         let mine = Session { session, ..mine.clone() };
         let expect = value.map_or(Expect::Absent, |value| Expect::Version(value.version()));
+        is_told.set(true);
         match store.put_if(Keys::SESSION, &encode(&mine), expect) {
             Ok(_) => return Ok(mine),
             Err(StoreError::Conflict { .. }) => {}
@@ -221,6 +248,38 @@ fn is_open(store: &Store, session: u64) -> StoreResult<bool> {
     Ok(found.is_some_and(|found| found.session == session && !is_ending(&found)))
 }
 
+/// Whether a living member closes the session.
+fn is_closing_anywhere(store: &Store, keys: &Keys) -> StoreResult<bool> {
+    for member in store.job().view().living() {
+        if info_of(store, keys, member)?.is_some_and(|info| info.is_closing) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Waits until other members have ended a session that they close.
+fn wait_for_end(store: &Store, session: u64, deadline: Time) -> Result<(), Error> {
+    let job = store.job();
+    let mut pause = PAUSE.0;
+    loop {
+        let bell = job.bell();
+        if !is_current(store, session)? {
+            return Ok(());
+        }
+        if job.now() >= deadline || job.has_ended() {
+            let (member, limit) = (job.me(), job.time_limit());
+            return Err(Error::Store(StoreError::Timeout { member, limit }));
+        }
+        pause_before_look(job, bell, deadline, &mut pause);
+    }
+}
+
+/// Rings all members when this member has put a key, so that the others need not poll.
+fn ring_all(job: &Job) {
+    job.view().living().for_each(|member| drop(job.ring(member)));
+}
+
 /// How this member differs from the member that put the session.
 fn difference(mine: &Session, theirs: &Session) -> Option<String> {
     let text = |what: &str, here: &str, there: &str| {
@@ -249,19 +308,36 @@ fn difference(mine: &Session, theirs: &Session) -> Option<String> {
 }
 
 /// Ends a session that this member has opened before, if all living members close it or have given
-/// it up. An error if not: the session may be in use.
-fn end_closed(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
-    for member in store.job().view().living() {
-        let info = info_of(store, keys, member)?;
-        if !has_left(info.as_ref()) && info.is_some() {
+/// it up. An error if not: the session may be in use. A member that has come back to it gives it up
+/// again when it has read that others close it, so this member waits for that.
+fn end_closed(store: &Store, keys: &Keys, session: u64, before: &WorkerInfo) -> Result<(), Error> {
+    let job = store.job();
+    let deadline = job.now().after(job.time_limit() / 8);
+    let mut pause = PAUSE.0;
+    loop {
+        let bell = job.bell();
+        let mut in_use = None;
+        for member in job.view().living() {
+            let info = info_of(store, keys, member)?;
+            if !has_left(info.as_ref()) && info.is_some() {
+                in_use = Some(member);
+            }
+        }
+        let Some(member) = in_use else {
+            // What a `close` that failed has left is for the member that ends the session: no
+            // member waits for this one.
+            tell_clean(store, keys, before)?;
+            return end(store, keys, session);
+        };
+        if job.now() >= deadline || member == job.me() || job.has_ended() {
             let reason = format!(
                 "the task runtime is open at {member}, or was dropped there without close; close \
                  it at all members before it is opened again"
             );
             return Err(Error::Invalid { reason });
         }
+        pause_before_look(job, bell, deadline, &mut pause);
     }
-    end(store, keys, session)
 }
 
 /// Whether a member puts no key of the session any more.
@@ -279,6 +355,7 @@ fn retreat(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         run: 0,
         has_given_up: false,
         is_closing: true,
+        is_quiet: true,
         is_clean: true,
     };
     put_answered(store, &keys.worker(store.me().0), &encode(&info))?;
@@ -287,12 +364,12 @@ fn retreat(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
 }
 
 /// Tells that this member closes the session, and waits for the others. From then on no member puts
-/// a task or progress of it.
-pub(crate) fn begin_close(store: &Store, keys: &Keys, info: &WorkerInfo) -> Result<(), Error> {
+/// a task or progress of it. Returns whether no member writes to the board of another any more.
+pub(crate) fn begin_close(store: &Store, keys: &Keys, info: &WorkerInfo) -> Result<bool, Error> {
     let info = WorkerInfo { is_closing: true, ..info.clone() };
     put_answered(store, &keys.worker(store.me().0), &encode(&info))?;
-    wait_for_all(store, keys, has_left, || Ok(true))?;
-    Ok(())
+    let infos = wait_for_all(store, keys, has_left, || Ok(true))?.unwrap_or_default();
+    Ok(infos.iter().flatten().all(|info| info.is_quiet))
 }
 
 /// Ends the session when this member has deleted its own slots.
@@ -316,9 +393,7 @@ fn wait_for_all(
 ) -> Result<Option<Vec<Option<WorkerInfo>>>, Error> {
     let job = store.job();
     let deadline = job.now().after(job.time_limit());
-    // Members ring when they have put their keys, so that the others need not poll.
-    let ring = || job.view().living().for_each(|member| drop(job.ring(member)));
-    ring();
+    ring_all(job);
     let mut infos: Vec<Option<WorkerInfo>> = vec![None; job.members()];
     let mut pause = PAUSE.0;
     loop {
@@ -363,8 +438,9 @@ fn tell_clean(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> 
     })
 }
 
-/// Deletes all keys of a session, the session's own last. The lowest living member does it; if it
-/// dies, the next one.
+/// Deletes all keys of a session, the session's own last. The lowest living member that has not
+/// given the session up does it; if it dies, the next one. A member may take itself for the lowest
+/// while another one does: what they delete is of this session alone.
 fn end(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
     let job = store.job();
     let deadline = job.now().after(job.time_limit());
@@ -374,7 +450,7 @@ fn end(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         if !is_current(store, session)? {
             return Ok(());
         }
-        let lowest = job.view().living().next().unwrap_or(job.me());
+        let lowest = lowest_in(store, keys)?;
         if lowest == job.me() {
             // A key that is gone was deleted by a lowest member that died since.
             let is_clean = |info: Option<&WorkerInfo>| info.is_none_or(|info| info.is_clean);
@@ -393,7 +469,7 @@ fn end(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
             }
             delete_all(store, keys.prefix())?;
             change_session(store, session, |_| None)?;
-            job.view().living().for_each(|member| drop(job.ring(member)));
+            ring_all(job);
             continue;
         }
         if job.now() >= deadline || job.has_ended() {
@@ -402,6 +478,19 @@ fn end(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
         }
         pause_before_look(job, bell, deadline, &mut pause);
     }
+}
+
+/// The lowest living member that has not given the session up. A member that has may never come
+/// back.
+fn lowest_in(store: &Store, keys: &Keys) -> StoreResult<MemberId> {
+    let me = store.me();
+    for member in store.job().view().living().take_while(|&member| member != me) {
+        let info = info_of(store, keys, member)?;
+        if !info.is_some_and(|info| info.has_given_up) || mutant("given-up-ends") {
+            return Ok(member);
+        }
+    }
+    Ok(me)
 }
 
 /// Waits a while before the keys of other members are read again.

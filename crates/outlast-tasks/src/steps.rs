@@ -51,7 +51,7 @@ pub(crate) fn within(step: Step) -> failpoint::Within {
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const MUTANTS: [&str; 32] = [
+const MUTANTS: [&str; 34] = [
     // A claim takes effect whatever the record says meanwhile.
     "claim-unconditional",
     // A result takes effect whatever the record says meanwhile.
@@ -116,6 +116,10 @@ const MUTANTS: [&str; 32] = [
     "losing-arguments-kept",
     // The children of a poisoned task stay, with their long values.
     "poisoned-children-kept",
+    // A member that comes back to a session tells another board than the others know.
+    "board-told-anew",
+    // The lowest member ends a session, also if it has given it up.
+    "given-up-ends",
 ];
 
 /// Whether the runtime is to be broken in this way.

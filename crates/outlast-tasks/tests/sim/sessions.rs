@@ -3,7 +3,7 @@
 
 use crate::errors::{Count, Endless, end};
 use crate::schedules::{is_marked, mark, run, sim, wait_for};
-use crate::trees::{seeds, small_store};
+use crate::trees::{mix, seeds, small_store};
 use outlast::engine::Fault;
 use outlast::sim::{self, Link};
 use outlast::store::{Store, StoreError, Value};
@@ -456,6 +456,107 @@ fn a_member_does_not_open_alone_what_another_has_given_up() {
             tasks.close().expect("closes");
             assert_eq!(store.scan(b"outlast-tasks/"), Ok(Vec::new()), "seed {seed}");
         });
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_to_a_session_has_the_board_that_others_know() {
+    for seed in seeds(0..12) {
+        let (first, last) = (1, [0, 2][seed as usize % 2]);
+        let mut options = sim(3, seed).link(Link::of_seed(seed));
+        options.time_limit = MILLIS(500);
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store().allow_fewer()).expect("opens");
+            let me = job.me().0;
+            let begin = if me == first {
+                2_000
+            } else if me == last {
+                2_600
+            } else {
+                2_300
+            };
+            sleep_until(&job, begin);
+            let mut opened = Tasks::open(&store, steps());
+            assert_eq!(opened.is_err(), me == first, "seed {seed}, {me}: {opened:?}");
+            if me == first {
+                sleep_until(&job, 2_700);
+                opened = Tasks::open(&store, steps());
+            }
+            let tasks = opened.expect("opens");
+            // This member has the root, for longer than the others believe what they do not see.
+            sleep_until(&job, if me == first { 4_000 } else { 4_050 });
+            assert_eq!(tasks.run(Step::Busy(400)), Ok(4), "seed {seed}");
+            tasks.close().expect("closes");
+            assert_eq!(store.scan(b"outlast-tasks/"), Ok(Vec::new()), "seed {seed}");
+            end(&job, &store);
+        })
+        .expect_ok();
+    }
+}
+
+#[test]
+fn what_the_lowest_member_has_given_up_is_ended_without_it() {
+    for seed in seeds(0..12) {
+        let mut options = sim(3, seed).link(Link::of_seed(seed));
+        options.time_limit = MILLIS(500);
+        sim::run(&options, move |job| {
+            let store = Store::open(&job, small_store().allow_fewer()).expect("opens");
+            let me = job.me().0;
+            // Member 1 alone opens: it has read that member 0 does, and member 2 comes late.
+            sleep_until(&job, [2_000, 2_300, 2_600][me as usize]);
+            let opened = Tasks::open(&store, steps());
+            assert_eq!(opened.is_ok(), me == 1, "seed {seed}, {me}: {opened:?}");
+            sleep_until(&job, 4_000);
+            match opened {
+                Ok(tasks) => tasks.close().expect("closes"),
+                // Back in the middle of the end, at a moment of the seed.
+                Err(_) if me == 0 && seed % 2 == 1 => {
+                    job.sleep(Duration::from_micros(seed * 50));
+                    let again = Tasks::open(&store, steps());
+                    assert!(again.is_err(), "seed {seed}: {again:?}");
+                }
+                Err(_) => {}
+            }
+            sleep_until(&job, 6_000);
+            let tasks = Tasks::open(&store, steps()).expect("opens");
+            assert_eq!(tasks.run(Count(2)), Ok(4), "seed {seed}");
+            tasks.close().expect("closes");
+            assert_eq!(store.scan(b"outlast-tasks/"), Ok(Vec::new()), "seed {seed}");
+            end(&job, &store);
+        })
+        .expect_ok();
+    }
+}
+
+#[test]
+fn sessions_that_are_opened_and_closed_at_random_times_can_be_opened_again() {
+    for seed in seeds(0..60) {
+        let mut options = sim(3, seed).link(Link::of_seed(seed));
+        options.time_limit = MILLIS(500);
+        let stops = (seed % 3) as usize;
+        sim::run(&options.random_faults(0, stops, 20_000), move |job| {
+            let Ok(store) = Store::open(&job, small_store().allow_fewer()) else { return };
+            let mut tasks = None;
+            for round in 0..6 {
+                job.sleep(MILLIS(mix(seed << 8 | u64::from(job.me().0) << 4 | round) % 700));
+                tasks = match tasks {
+                    None => Tasks::open(&store, steps()).ok(),
+                    Some(tasks) => {
+                        let _ = Tasks::close(tasks);
+                        None
+                    }
+                };
+            }
+            let _ = tasks.map(Tasks::close);
+            sleep_until(&job, 30_000);
+            let tasks = Tasks::open(&store, steps());
+            let tasks = tasks.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(tasks.run(Count(2)), Ok(4), "seed {seed}");
+            tasks.close().expect("closes");
+            assert_eq!(store.scan(b"outlast-tasks/"), Ok(Vec::new()), "seed {seed}");
+            end(&job, &store);
+        })
+        .expect_ok();
     }
 }
 
