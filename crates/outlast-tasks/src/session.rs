@@ -125,8 +125,11 @@ pub(crate) fn open(
             }
             Ok(None) if is_back && is_open(store, session)? => {
                 // Others close it, and wait for this member until it has given up again.
-                let info = WorkerInfo { has_given_up: true, is_clean: true, ..info };
-                put_answered(store, &key, &encode(&info))?;
+                tell_again(
+                    store,
+                    &keys,
+                    &WorkerInfo { has_given_up: true, is_clean: true, ..info },
+                )?;
                 ring_all(job);
                 wait_for_end(store, session, deadline)?;
             }
@@ -144,7 +147,7 @@ pub(crate) fn open(
                     retreat(store, &keys, session)?;
                 } else {
                     let info = WorkerInfo { has_given_up: true, is_clean: true, ..info };
-                    put_answered(store, &key, &encode(&info))?;
+                    tell_again(store, &keys, &info)?;
                 }
                 return Err(error);
             }
@@ -424,11 +427,16 @@ fn wait_for_all(
     }
 }
 
-/// Tells that this member has deleted its own slots, unless the session has ended without it: its
-/// key must not come up again.
+/// Tells that this member has deleted its own slots.
 fn tell_clean(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> {
+    tell_again(store, keys, &WorkerInfo { is_closing: true, is_clean: true, ..info.clone() })
+}
+
+/// Tells how far this member is, unless the session has ended without it: its key must not come up
+/// again.
+fn tell_again(store: &Store, keys: &Keys, info: &WorkerInfo) -> StoreResult<()> {
     let key = keys.worker(store.me().0);
-    let bytes = encode(&WorkerInfo { is_closing: true, is_clean: true, ..info.clone() });
+    let bytes = encode(info);
     retry(store.job(), || {
         let Some(before) = store.get(&key)? else { return Ok(()) };
         match store.put_if(&key, &bytes, Expect::Version(before.version())) {

@@ -534,7 +534,7 @@ fn sessions_that_are_opened_and_closed_at_random_times_can_be_opened_again() {
         let mut options = sim(3, seed).link(Link::of_seed(seed));
         options.time_limit = MILLIS(500);
         let stops = (seed % 3) as usize;
-        sim::run(&options.random_faults(0, stops, 20_000), move |job| {
+        sim::run(&options.random_faults(0, stops, 4_000), move |job| {
             let Ok(store) = Store::open(&job, small_store().allow_fewer()) else { return };
             let mut tasks = None;
             for round in 0..6 {
@@ -548,11 +548,20 @@ fn sessions_that_are_opened_and_closed_at_random_times_can_be_opened_again() {
                 };
             }
             let _ = tasks.map(Tasks::close);
-            sleep_until(&job, 30_000);
-            let tasks = Tasks::open(&store, steps());
-            let tasks = tasks.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-            assert_eq!(tasks.run(Count(2)), Ok(4), "seed {seed}");
-            tasks.close().expect("closes");
+            // A stop may come as late as the first of these.
+            for millis in [30_000, 40_000, 50_000] {
+                sleep_until(&job, millis);
+                let is_last = millis == 50_000;
+                let tasks = match Tasks::open(&store, steps()) {
+                    Ok(tasks) => tasks,
+                    Err(error) if is_last => panic!("seed {seed}: {error}"),
+                    Err(_) => continue,
+                };
+                let output = tasks.run(Count(2));
+                assert!(output == Ok(4) || !is_last, "seed {seed}: {output:?}");
+                let closed = tasks.close();
+                assert!(closed.is_ok() || !is_last, "seed {seed}: {closed:?}");
+            }
             assert_eq!(store.scan(b"outlast-tasks/"), Ok(Vec::new()), "seed {seed}");
             end(&job, &store);
         })
