@@ -18,7 +18,8 @@ const HINTS: usize = 31;
 /// How many lifelines a board has: one for each power of two up to the greatest number of members.
 const LIFELINES: usize = 12;
 
-/// The word that the background of a member counts up while the member is not stopped.
+/// The word that the background of a member counts up while the member is not stopped. It is 0
+/// until the member has opened a session with the board.
 const ALIVE: usize = 0;
 /// The number of the last run that is over, as far as this member was told. It is a hint, as all
 /// else: the root's record says whether a run is over.
@@ -105,6 +106,17 @@ impl Boards {
     /// Writes the number of a session to the own board.
     pub(crate) fn mark(job: &Job, board: u64, session: u64) -> outlast::engine::Result<()> {
         job.put(Epoch::ANY, job.me(), board + SESSION as u64 * 8, &session.to_le_bytes())
+    }
+
+    /// Keeps that this member has opened a session with its board.
+    pub(crate) fn set_open(job: &Job, board: u64) -> outlast::engine::Result<()> {
+        job.put(Epoch::ANY, job.me(), board + ALIVE as u64 * 8, &1u64.to_le_bytes())
+    }
+
+    /// Whether this member has opened a session with its board.
+    pub(crate) fn is_open(job: &Job, board: u64) -> outlast::engine::Result<bool> {
+        let word = job.load(Epoch::ANY, job.me(), board.saturating_add(ALIVE as u64 * 8))?;
+        Ok(word != 0)
     }
 
     /// The number of the session that a member's board belongs to. Any number or an error if there

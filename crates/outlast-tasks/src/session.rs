@@ -83,7 +83,11 @@ pub(crate) fn open(
             return Err(Error::Differs { what });
         }
         let before = info_of(store, &keys, job.me())?;
-        let is_back = before.as_ref().is_some_and(|before| before.has_given_up);
+        // A put that was given up says what it said at a later time.
+        let is_back = before.as_ref().is_some_and(|before| {
+            let is_open = || Boards::is_open(job, before.board).unwrap_or(true);
+            before.has_given_up || !before.is_closing && !is_open()
+        });
         if let Some(before) = &before
             && !is_back
             && !mutant("session-opened-twice")
@@ -121,6 +125,7 @@ pub(crate) fn open(
             Ok(Some(infos)) => {
                 let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board));
                 let boards = Boards::new(job, offsets.collect());
+                Boards::set_open(job, board).map_err(StoreError::Engine)?;
                 return Ok(Opened { session, keys, info, boards });
             }
             Ok(None) if is_back && is_open(store, session)? => {
