@@ -777,8 +777,11 @@ fn a_connection_that_breaks_ends_no_sender() {
     let test = this_test!();
     let options = ["btl=self,tcp", "btl_tcp_if_include=lo", "btl_tcp_sndbuf=4096"];
     let options: Vec<&str> = options.iter().flat_map(|set| set.split('=')).collect();
-    let options: Vec<&str> =
-        ULFM.iter().copied().chain(options.chunks(2).flat_map(|set| ["--mca", set[0], set[1]])).collect();
+    let options: Vec<&str> = ULFM
+        .iter()
+        .copied()
+        .chain(options.chunks(2).flat_map(|set| ["--mca", set[0], set[1]]))
+        .collect();
     let part = || play(lose_connection, Duration::from_secs(30));
     run_with(test, 3, &options, part).expect_finished(&[0, 1]);
 }
@@ -817,6 +820,12 @@ fn lose_connection(m: &Member) {
         m.wait_until("the notice of the death", || job.view().dead.contains(lost));
         let results = pending.into_iter().map(|pending| job.wait(pending));
         results.for_each(|result| assert_eq!(result, Err(Error::Dead { member: lost })));
+    }
+    m.wait_until("the notice of a death", || job.epoch() > Epoch(0));
+    if !job.view().is_living(MemberId(1)) {
+        // It is stopped, and no other member ends it.
+        let _ = job.inject(Fault::Kill(lost));
+        panic!("the sender has died");
     }
     m.expect_dead(lost);
     m.end(2, "");
