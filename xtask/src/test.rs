@@ -181,9 +181,6 @@ fn steps_on_three_hosts(with_mpi: &[&TestBinary]) -> anyhow::Result<Vec<Independ
     let mut conformance = on_hosts(&programs.join("outlast-conformance"));
     conformance.args(["mpi", "--seeds", "1..2", "--path", "nodes"]);
     conformance.arg("--mpirun").arg(workspace().join("target/mpi/bin/mpirun"));
-    // Over TCP the senders crash inside Open MPI in about one run of six: the issue mpi-19 of
-    // docs/known-issues.md. On a single host the scenario is a part of the tests of the suite.
-    conformance.args(["--without", "receiver-dies-in-a-flood"]);
     Ok(vec![
         ("windows, snapshots and seats on three hosts".to_string(), minutes(15), tests),
         ("conformance on three hosts".to_string(), minutes(10), conformance),

@@ -61,9 +61,6 @@ enum Subcommands {
         /// Only this scenario; may be given several times.
         #[arg(long, value_parser = known)]
         scenario: Vec<&'static Scenario>,
-        /// All scenarios without this one; may be given several times.
-        #[arg(long, value_parser = known, conflicts_with = "scenario")]
-        without: Vec<&'static Scenario>,
         /// The seeds: A..B without B.
         #[arg(long, value_parser = seeds, default_value = "0..1")]
         seeds: Range<u64>,
@@ -166,9 +163,8 @@ fn main() -> ExitCode {
             let scenarios = chosen(scenario, |scenario| slow || !scenario.slow);
             run_processes("shm", &scenarios, &seeds, keep_going, shm::run)
         }
-        Subcommands::Mpi { scenario, without, seeds, path, mpirun, keep_going } => {
-            let mut scenarios = chosen(scenario, Scenario::runs_on_mpi);
-            scenarios.retain(|one| without.iter().all(|other| other.name != one.name));
+        Subcommands::Mpi { scenario, seeds, path, mpirun, keep_going } => {
+            let scenarios = chosen(scenario, Scenario::runs_on_mpi);
             run_processes("mpi", &scenarios, &seeds, keep_going, |program, scenario, seed| {
                 mpi::run(&mpirun, program, scenario, seed, &path)
             })

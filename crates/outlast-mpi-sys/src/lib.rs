@@ -180,6 +180,7 @@ shim! {
         room: c_int,
         count: *mut c_int,
     ) -> c_int;
+    fn outlast_mpi_count_failed(comm: Comm, count: *mut c_int) -> c_int;
     fn outlast_mpi_win_create(base: *mut c_void, len: usize, comm: Comm, win: *mut Window)
     -> c_int;
     fn outlast_mpi_win_lock(target: c_int, win: Window) -> c_int;
@@ -380,6 +381,15 @@ impl Comm {
             outlast_mpi_get_failed(self, ranks.as_mut_ptr(), room, &mut count)
         })?;
         Ok(&ranks[..count as usize])
+    }
+
+    /// How many ranks are known to have failed. A local call, which takes constant time while there
+    /// is no new failure. It acknowledges the failures for receives from any source.
+    pub fn count_failed(self) -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: the pointer is valid.
+        check("MPIX_Comm_ack_failed", unsafe { outlast_mpi_count_failed(self, &mut count) })?;
+        Ok(usize::try_from(count).unwrap_or(0))
     }
 
     /// Starts to send.

@@ -17,7 +17,7 @@ pub const VARIABLE: &str = "OUTLAST_MPI_SHIM";
 pub const FILE_NAME: &str = "liboutlast_mpi.so";
 
 /// The number of the interface between the shim and this crate; `SHIM_INTERFACE` in `shim.c`.
-pub(crate) const INTERFACE: c_int = 1;
+pub(crate) const INTERFACE: c_int = 2;
 
 /// `outlast_mpi_interface` of the shim.
 type Interface = extern "C" fn() -> c_int;

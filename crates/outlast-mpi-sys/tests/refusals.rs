@@ -83,7 +83,7 @@ fn files_that_are_no_plugin_of_this_version_are_not_loaded() {
     let source = include_str!("../src/lib.rs");
     let names = source.split("fn outlast_mpi_").skip(1).filter_map(|rest| rest.split('(').next());
     let mut code =
-        String::from("#include <string.h>\nint outlast_mpi_interface(void) { return 1; }\n");
+        String::from("#include <string.h>\nint outlast_mpi_interface(void) { return 2; }\n");
     for name in names.filter(|name| *name != "versions") {
         code += &format!("int outlast_mpi_{name}(void) {{ return 1; }}\n");
     }
@@ -95,7 +95,7 @@ fn files_that_are_no_plugin_of_this_version_are_not_loaded() {
         (folder.path().join("absent.so"), "does not exist"),
         (text, "cannot be used"),
         (other, "it is no plug-in of Outlast"),
-        (newer, "of another version of Outlast (interface 99, and not 1)"),
+        (newer, "of another version of Outlast (interface 99, and not 2)"),
         (mpich, "runs with another MPI (MPICH Version: 4.1)"),
     ];
     for (plugin, reason) in cases {

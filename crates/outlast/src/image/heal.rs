@@ -23,8 +23,8 @@ use super::descriptor::{Descriptor, Place};
 use super::options::EXTENT_SLOTS;
 use super::stripe::Head;
 use super::{ImageError, ImageResult, Inner};
-use crate::engine::deadline::Deadline;
-use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time, View};
+use crate::engine::deadline::{Deadline, background_wait};
+use crate::engine::{Epoch, Error, MemberId, MemberSet, Operation, Pending, Time, View};
 use crate::store::{Expect, StoreError, Version};
 use crate::sync::lock;
 use std::collections::HashSet;
@@ -151,24 +151,44 @@ impl Inner {
     /// Heals what can be healed now. A stopped member, a lost partition, and an image that cannot
     /// be healed now do not keep other images from being healed: each thing that is reached for has
     /// a short bound of its own, and the first error says that healing has to be tried again.
+    ///
+    /// A holder of pieces may need longer than that for a part of an image. So the images whose
+    /// holders did not answer within the short bound come last, with the time limit as their bound.
+    /// In both rounds a holder that does not answer is waited for once, not for each image.
     fn heal_all(&self) -> ImageResult<()> {
         let _background = Deadline::background(std::iter::empty());
         let (descriptors, mut result) = self.reachable_descriptors();
+        let (limit, epoch) = (self.job.time_limit(), self.job.epoch());
+        let mut held_up = Vec::new();
+        let mut silence = Silence { bound: background_wait(limit), silent: MemberSet::new() };
         for (key, _, descriptor) in descriptors {
             self.check_open()?;
             let view = self.job.view();
             let owner = descriptor.owner;
             let healer = if view.is_living(owner) { owner } else { self.store.heir_of(owner) };
             let is_whole = self.places_gone(&descriptor, &self.lasting_view()) == 0;
-            if healer == self.job.me() && !is_whole {
-                result = result.and(self.heal_image(&key));
+            if healer != self.job.me() || is_whole {
+                continue;
+            }
+            match self.heal_image(&key, &mut silence) {
+                Err(ImageError::Timeout { .. }) => held_up.push(key),
+                healed => result = result.and(healed),
+            }
+        }
+        let mut silence = Silence { bound: limit, silent: MemberSet::new() };
+        for key in held_up {
+            self.check_open()?;
+            result = result.and(self.heal_image(&key, &mut silence));
+            // A further death has left other images with lost pieces.
+            if self.job.epoch() != epoch {
+                break;
             }
         }
         result
     }
 
     /// Heals the image of a record.
-    fn heal_image(&self, key: &[u8]) -> ImageResult<()> {
+    fn heal_image(&self, key: &[u8], silence: &mut Silence) -> ImageResult<()> {
         loop {
             let Some(value) = self.store.get(key)? else { return Ok(()) };
             let Some(descriptor) = Descriptor::decode(value.bytes()) else { return Ok(()) };
@@ -186,7 +206,7 @@ impl Inner {
             let claimed: Vec<(MemberId, u32)> = place.claims().collect();
             let mut healed = descriptor.clone();
             healed.places[lost] = place;
-            match self.rebuild(&descriptor, &healed, lost) {
+            match self.rebuild(&descriptor, &healed, lost, silence) {
                 Ok(()) => {}
                 Err(Rebuild::Again) => {
                     self.give_back(&claimed);
@@ -335,25 +355,43 @@ impl Inner {
         full.map_or(Ok(None), |member| Err(ImageError::NoRoom { member, needed }))
     }
 
+    /// The holder at the first of these silent places, if the image cannot be read without them.
+    fn holder_missed(&self, descriptor: &Descriptor, silent: &HashSet<usize>) -> Option<MemberId> {
+        let first = silent.iter().min()?;
+        let view = self.job.view();
+        let answers = |(index, place): &(usize, &Place)| {
+            !silent.contains(index) && view.is_living(place.member)
+        };
+        let answering = descriptor.places.iter().enumerate().filter(answers).count();
+        (answering < descriptor.data()).then(|| descriptor.places[*first].member)
+    }
+
     /// `rebuild`: the pieces of a place, from those of the others.
     fn rebuild(
         &self,
         descriptor: &Descriptor,
         healed: &Descriptor,
         lost: usize,
+        silence: &mut Silence,
     ) -> Result<(), Rebuild> {
         let piece_len = self.options.piece_len;
         let mut encoder = Encoder::new(descriptor.data(), descriptor.lose, piece_len);
         let place = &healed.places[lost];
-        let mut silent = HashSet::new();
+        let mut silent = silence.places_of(descriptor);
+        if let Some(member) = self.holder_missed(descriptor, &silent) {
+            let limit = self.job.time_limit();
+            return Err(Rebuild::Failed(ImageError::Timeout { member, limit }));
+        }
         let mut first = 0;
         while first < descriptor.stripes.len() {
             let chunk = first..descriptor.stripes.len().min(first + CHUNK);
-            // Not the short bound of the background: a chunk may be long, and a member that does
-            // not answer is waited for once.
-            let end = || self.job.now().after(self.job.time_limit());
-            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent, end())?;
-            let until = end();
+            let until = self.job.now().after(silence.bound);
+            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent, until);
+            silence.add(descriptor, &silent);
+            let stripes = stripes?;
+            // Not the bound of reading: the new holder has just answered, and an attempt that is
+            // given up keeps its extents until the puts are over.
+            let until = self.job.now().after(self.job.time_limit());
             let mut puts: Vec<((), Pending)> = Vec::new();
             for (stripe, data) in chunk.clone().zip(&stripes) {
                 let at = descriptor.stripes[stripe];
@@ -396,6 +434,29 @@ impl Inner {
         match self.job.view().is_living(place.member) {
             true => Ok(()),
             false => Err(Rebuild::Again),
+        }
+    }
+}
+
+/// The holders that did not answer while images were healed.
+struct Silence {
+    /// How long the reading of each part of an image waits for its holders.
+    bound: Duration,
+    silent: MemberSet,
+}
+
+impl Silence {
+    /// The places of an image whose holders are silent.
+    fn places_of(&self, descriptor: &Descriptor) -> HashSet<usize> {
+        let places = descriptor.places.iter().enumerate();
+        let silent = places.filter(|(_, place)| self.silent.contains(place.member));
+        silent.map(|(index, _)| index).collect()
+    }
+
+    /// Adds the holders of these places of an image.
+    fn add(&mut self, descriptor: &Descriptor, places: &HashSet<usize>) {
+        for place in places {
+            self.silent.insert(descriptor.places[*place].member);
         }
     }
 }
@@ -449,6 +510,75 @@ impl From<super::load::Unreadable> for Rebuild {
             Unreadable::Unanswered(error) | Unreadable::Failed(error) => {
                 Rebuild::Failed(error.into())
             }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::Job;
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link};
+    use crate::image::{Images, Options};
+    use crate::store::{self, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    fn nap(job: &Job, what: &str, until: impl Fn() -> bool) {
+        let deadline = job.now().after(Duration::from_secs(60));
+        while !until() {
+            assert!(job.now() < deadline, "{} waited in vain for {what}", job.me());
+            job.sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A holder is stopped without which none of several images can be healed. A pass over all
+    /// images waits for it once, and not for each image.
+    #[test]
+    fn healing_waits_once_for_a_stopped_holder_of_many_images() {
+        for seed in 0..3 {
+            let (arrived, is_over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+            let mut simulated = sim::Options::new(4, seed).link(Link::Network);
+            (simulated.steps_max, simulated.stack_len) = (20_000_000, 2 << 20);
+            simulated.time_limit = LIMIT;
+            sim::run(&simulated, move |job: Job| {
+                let records = store::Options::new().replicas(2).partitions(8).expected_keys(64);
+                let store = Store::open(&job, records).expect("opened");
+                let options = Options::new(1500).set(3).lose(1).piece(64).room(400);
+                let images = Images::open(&store, "test", options).expect("opened");
+                arrived.set(arrived.get() + 1);
+                nap(&job, "the others", || arrived.get() == 4);
+                if job.me() == MemberId(0) {
+                    let holders = images.holders();
+                    let (dying, stopped) = (holders[1], holders[2]);
+                    let is_apart = |name: &String| {
+                        !store.replicas_of(images.inner.image_key(name)).contains(&stopped)
+                    };
+                    let names = (0..).map(|number| format!("image {number}")).filter(is_apart);
+                    for name in names.take(6) {
+                        images.save(&name, b"", &[7; 100]).expect("saved");
+                    }
+                    job.inject(Fault::Stop(stopped)).expect("a fault");
+                    job.inject(Fault::Kill(dying)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(dying));
+                    let began = job.now();
+                    let healed = images.inner.heal_all();
+                    let took = job.now().since(began);
+                    assert!(healed.is_err(), "a holder is stopped");
+                    assert!(took < 2 * LIMIT, "seed {seed}: a pass took {took:?}");
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    nap(&job, "all pieces", || images.pieces_missing() == Ok(0));
+                    is_over.set(true);
+                }
+                nap(&job, "the end", || is_over.get());
+                images.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
         }
     }
 }

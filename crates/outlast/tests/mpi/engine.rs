@@ -10,6 +10,8 @@ use crate::ranks::{self, mpirun};
 use crate::reexecution::{self, ROLE, this_test};
 use outlast::engine::{CompoundStep, Done, Fault, MESSAGE_LEN_MAX, Operation, Port};
 use outlast::{Epoch, Error, Job, JoinOptions, MemberId, Time};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -768,6 +770,97 @@ fn kill(m: &Member) {
         job.me()
     );
     m.end(3, &detection_us.to_string());
+}
+
+#[test]
+fn a_connection_that_breaks_ends_no_sender() {
+    let test = this_test!();
+    let options = ["btl=self,tcp", "btl_tcp_if_include=lo", "btl_tcp_sndbuf=4096"];
+    let options: Vec<&str> = options.iter().flat_map(|set| set.split('=')).collect();
+    let options: Vec<&str> = ULFM
+        .iter()
+        .copied()
+        .chain(options.chunks(2).flat_map(|set| ["--mca", set[0], set[1]]))
+        .collect();
+    let part = || play(lose_connection, Duration::from_secs(30));
+    run_with(test, 3, &options, part).expect_finished(&[0, 1]);
+}
+
+/// Member 1 sends more than its connection to member 2 takes, which is stopped. Then the connection
+/// breaks: MPI calls member 2 failed, although it lives. Member 1 goes on with its calls.
+fn lose_connection(m: &Member) {
+    let (job, lost) = (&m.job, MemberId(2));
+    m.barrier(3);
+    if job.me() == lost {
+        m.wait_until("its own death", || false);
+    }
+    if m.me() == 1 {
+        job.inject(Fault::Stop(lost)).expect("a stop");
+        while !m.is_stopped(lost) {
+            m.nap();
+        }
+        let data = vec![1; 1 << 20];
+        let put = || job.start(Epoch::ANY, lost, Operation::Put { offset: DATA, data: &data });
+        let mut pending = vec![put(), put()];
+        let move_data = || assert!(job.receive(Port::User).is_none());
+        // The connection takes what it has room for.
+        let is_full_at = job.now().after(Duration::from_millis(100));
+        while job.now() < is_full_at {
+            move_data();
+            m.nap();
+        }
+        break_connection(&std::fs::read_to_string(m.folder.join("pid.2")).expect("its number"));
+        for _ in 0..400 {
+            pending.push(job.start(Epoch::ANY, lost, Operation::Load { offset: WORD }));
+            move_data();
+            m.nap();
+        }
+        // Open MPI may have ended the process that it calls failed.
+        let _ = job.inject(Fault::Kill(lost));
+        m.wait_until("the notice of the death", || job.view().dead.contains(lost));
+        let results = pending.into_iter().map(|pending| job.wait(pending));
+        results.for_each(|result| assert_eq!(result, Err(Error::Dead { member: lost })));
+    }
+    m.wait_until("the notice of a death", || job.epoch() > Epoch(0));
+    if !job.view().is_living(MemberId(1)) {
+        // It is stopped, and no other member ends it.
+        let _ = job.inject(Fault::Kill(lost));
+        panic!("the sender has died");
+    }
+    m.expect_dead(lost);
+    m.end(2, "");
+}
+
+/// Ends the TCP connections of this process to another process.
+fn break_connection(pid: &str) {
+    let tcp = std::fs::read_to_string("/proc/self/net/tcp").expect("the sockets");
+    let sockets: Vec<Vec<&str>> =
+        tcp.lines().skip(1).map(|line| line.split_ascii_whitespace().collect()).collect();
+    // By process: the numbers of its descriptors, with the addresses of their two ends.
+    let connections = |process: &str| {
+        let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("its files").flatten();
+        let mut found = Vec::new();
+        for file in open {
+            let name = std::fs::read_link(file.path()).unwrap_or_default();
+            let name = name.to_string_lossy().into_owned();
+            let inode = name.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+            let socket = sockets.iter().find(|socket| Some(socket[9]) == inode);
+            let number = file.file_name().to_string_lossy().parse::<i32>();
+            found.extend(socket.zip(number.ok()).map(|(of, number)| (number, of[1], of[2])));
+        }
+        found
+    };
+    let theirs = connections(pid);
+    let this = pidfd_open(getpid(), PidfdFlags::empty()).expect("this process");
+    let mut broken = 0;
+    for (number, from, to) in connections("self") {
+        if theirs.iter().any(|&(_, their_from, their_to)| (their_from, their_to) == (to, from)) {
+            let socket = pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).expect("a socket");
+            TcpStream::from(socket).shutdown(Shutdown::Both).expect("a connection");
+            broken += 1;
+        }
+    }
+    assert!(broken > 0, "no connection to process {pid} in:\n{tcp}");
 }
 
 #[test]

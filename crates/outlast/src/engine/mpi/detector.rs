@@ -104,6 +104,10 @@ pub(super) struct Detector {
     probe_at: Time,
     /// Counts the periods of the probe.
     probe_turn: usize,
+    /// The remote members that MPI calls failed, as it does for ever.
+    failed: MemberSet,
+    /// How many failures MPI knew when `failed` was read.
+    failed_count: usize,
     /// Room for the ranks that MPI calls failed.
     failed_ranks: Vec<i32>,
     /// The members that a frame has arrived from since the last look for silent nodes.
@@ -121,6 +125,8 @@ impl Detector {
             detect_at: Time(0),
             probe_at: Time(0),
             probe_turn: 0,
+            failed: MemberSet::new(),
+            failed_count: 0,
             failed_ranks: vec![0; members],
             heard: MemberSet::new(),
             silence: Silence::new(members),
@@ -130,20 +136,37 @@ impl Detector {
 }
 
 impl Core {
+    /// Asks MPI for failed members. It takes constant time if MPI knows of no new failure.
+    fn find_failed(&mut self) -> outlast_mpi_sys::Result<()> {
+        let count = self.comm.count_failed()?;
+        if count == self.detector.failed_count {
+            return Ok(());
+        }
+        let failed = self.comm.get_failed(&mut self.detector.failed_ranks)?;
+        let failed = failed.iter().filter_map(|&rank| u32::try_from(rank).ok()).map(MemberId);
+        // The kernel reports the deaths of local members.
+        self.detector.failed = failed
+            .filter(|member| member.index() < self.membership.members())
+            .filter(|&member| self.membership.is_remote(member))
+            .collect();
+        self.detector.failed_count = count;
+        self.detector.has_trouble = true;
+        Ok(())
+    }
+
+    /// Whether MPI calls a remote member failed.
+    pub(super) fn has_failed(&mut self, member: MemberId) -> outlast_mpi_sys::Result<bool> {
+        self.find_failed()?;
+        Ok(self.detector.failed.contains(member))
+    }
+
     /// Asks MPI, and now and then the kernel, for failed members, and reviews all suspects; whether
     /// a member has died.
     pub(super) fn detect(&mut self, node: &Shm) -> bool {
-        self.detector.has_trouble = false;
-        let mut suspected = MemberSet::new();
         // If MPI cannot tell, it is asked again after the period.
-        if let Ok(failed) = self.comm.get_failed(&mut self.detector.failed_ranks) {
-            let failed = failed.iter().filter_map(|&rank| u32::try_from(rank).ok()).map(MemberId);
-            // The kernel reports the deaths of local members.
-            suspected = failed
-                .filter(|member| member.index() < self.membership.members())
-                .filter(|&member| self.membership.is_remote(member))
-                .collect();
-        }
+        let _ = self.find_failed();
+        self.detector.has_trouble = false;
+        let mut suspected = self.detector.failed.clone();
         let now = node.now();
         if now >= self.detector.probe_at {
             self.detector.probe_at = now.after(PROBE_PERIOD);

@@ -7,6 +7,12 @@
 //! flight: of puts by [`PUT_WINDOW`] and reports of the receiver, of gets by [`GET_WINDOW`], of
 //! messages by credit, so that neither MPI nor the receiver has to store any number of frames.
 //!
+//! MPI gets no frame to a member that it calls failed, however soon the death is settled. When a
+//! connection breaks while messages wait for it, Open MPI 5.0.11 removes the transport from its
+//! list for the receiver, and reports the failure. Only the first MPI_Isend after that returns; the
+//! second reads beyond the list, and the process ends (`mca_pml_ob1_send_inline`). Frames that are
+//! queued to the member are dropped: what MPI calls failed stays so, and no reply would arrive.
+//!
 //! A frame carries the sender's dead if its epoch has risen since the last frame on this link. When
 //! the member dies, its queue is cleared; frames that MPI has already taken stay with MPI.
 
@@ -103,7 +109,20 @@ impl Core {
             self.links[index].queue.clear();
             return false;
         }
-        while self.links[index].in_flight < IN_FLIGHT_MAX {
+        while self.links[index].in_flight < IN_FLIGHT_MAX && !self.links[index].queue.is_empty() {
+            // Asked before each frame: any call of MPI, also of the program itself, may find the
+            // connection broken.
+            match self.has_failed(MemberId(index as u32)) {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.links[index].queue.clear();
+                    break;
+                }
+                Err(_) => {
+                    self.detector.has_trouble = true;
+                    break;
+                }
+            }
             let Some((frame, told_epoch)) = self.next_frame(node, index) else { break };
             node.step();
             let _watched = watch(Path::Frames);

@@ -104,6 +104,9 @@ pub(crate) fn run<H: Host>(options: &Options, body: impl Fn(H) + 'static) -> Rep
     report
 }
 
+/// How often a member looks whether it has executed the last request of the dead.
+const DRAIN_POLL: Duration = Duration::from_nanos(100);
+
 /// Lets go of a member's services when its background activity ends, however that happens.
 struct Services<H: Host>(H);
 
@@ -512,8 +515,16 @@ impl Engine for Sim {
         self.is_target_mapped(member)
     }
 
+    fn drain_requests_of_dead(&self) {
+        let is_serving = |world: &mut World| world.is_serving_dead(self.member, true);
+        while with_world(self.world, is_serving) == Some(true) && !self.has_ended() {
+            // No bell rings when the request has been executed.
+            self.park(self.bell(), self.now().after(DRAIN_POLL));
+        }
+    }
+
     fn is_serving_dead(&self) -> bool {
-        with_world(self.world, |world| world.is_serving_dead(self.member)) == Some(true)
+        with_world(self.world, |world| world.is_serving_dead(self.member, false)) == Some(true)
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {

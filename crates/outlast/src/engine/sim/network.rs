@@ -571,15 +571,19 @@ impl World {
         self.push(time, Event::Respond { request: index });
     }
 
-    /// Whether a member of a node is in the middle of a request of a member that its view has as
-    /// dead.
-    pub(super) fn is_serving_dead(&self, member: u32) -> bool {
+    /// Whether a member of the node of `member`, or `member` itself if `is_own`, is in the middle
+    /// of a request of a member that its view has as dead.
+    pub(super) fn is_serving_dead(&self, member: u32, is_own: bool) -> bool {
+        let is_server = |server| match is_own {
+            true => server == member,
+            false => self.are_mates(member, server),
+        };
         let is_in_progress = |request: &Request| {
             request.begun
                 && !request.is_served
                 && !request.lost
                 && !request.over
-                && self.are_mates(member, request.target)
+                && is_server(request.target)
                 && self.members[request.target as usize].life == Life::Living
                 && self.knows_dead(member, request.source)
         };

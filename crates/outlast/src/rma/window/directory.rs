@@ -41,8 +41,9 @@
 //! with a detach either fails with `NotAttached` or works on memory that still belongs to the
 //! range; its writes are lost.
 //!
-//! The dead count as outside: no engine lets them change the memory of a member that knows of their
-//! death.
+//! The dead count as outside: no engine lets them begin anything at a member that knows of their
+//! death, and the owner first ends what it executes for them
+//! ([`drain_requests_of_dead`](crate::Job::drain_requests_of_dead)).
 
 use super::create::too_long;
 use super::layout::{DIRECTORY, ENTERED, LEFT};
@@ -295,8 +296,14 @@ impl SharedWindow {
     /// Releases the memory of detached ranges that no member can touch any more; see the head of
     /// the module. Does not wait: members that have not answered are checked next time.
     fn release_detached(&self, owned: &mut OwnMemory) {
+        if owned.detached.is_empty() {
+            return;
+        }
+        // The view comes first: a request that arrives later is refused.
+        let dead = self.dead();
+        self.job.drain_requests_of_dead();
         owned.detached.retain_mut(|detached| {
-            detached.not_seen_outside.retain(|&rank| !self.is_dead(self.members[rank]));
+            detached.not_seen_outside.retain(|&rank| !dead.contains(self.members[rank]));
             for &rank in &detached.not_seen_outside {
                 if !detached.queries.iter().any(|query| query.rank == rank) {
                     // In this order, and operations on a target take effect in order.

@@ -4,7 +4,8 @@
 //!    living member is inside a call on the window, and no member takes or releases a lock.
 //! 2. *check_locks*: each member checks whether a living member holds the lock at its memory, and
 //!    whether it holds a lock itself, and all agree whether no lock is held. If so, each member
-//!    releases its memory: no operation in flight could touch it.
+//!    releases its memory: no operation in flight could touch it. The dead have agreed to nothing,
+//!    so the member first ends what it executes for them.
 //! 3. *name_holder*: otherwise all members search for the first holder, and agree that they have
 //!    found it before any member returns and unlocks.
 //!
@@ -97,6 +98,8 @@ impl FreeCall<'_> {
             }
         }
         self.after.set(PHASE_FREED);
+        // The agreement has told this member of the members that it left out.
+        shared.job.drain_requests_of_dead();
         let owned = lock(&shared.owned).take();
         if let Some(owned) = owned {
             release(&shared.job, shared.layout, shared.controls[shared.me], owned);
@@ -149,4 +152,92 @@ pub(super) fn release(job: &Job, layout: ControlLayout, control: u64, owned: Own
     }
     owned.ranges.iter().for_each(|range| job.release(range.place, range.len));
     owned.detached.iter().for_each(|range| job.release(range.place, range.len));
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::engine::{Epoch, Fault};
+    use crate::rma::{Communicator, Window};
+    use crate::sim::{self, Link, Options};
+    use crate::{Job, MemberId};
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    const LEN: usize = 1024;
+
+    /// A member of another node dies in the middle of a put into the memory of member 0, which
+    /// `gives_back` then. Member 0 uses its memory for something else, which stays as it is.
+    fn memory_is_reused(gives_back: impl Fn(&Job, &Window, u64) + Copy + 'static) {
+        for seed in 0..400 {
+            let (stage, place) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let mut options = Options::new(3, seed).link(Link::Network);
+            options.nodes = vec![0, 0, 1];
+            options.detection = Duration::from_nanos(100)..=Duration::from_nanos(500);
+            options.steps_max = 10_000_000;
+            sim::run(&options, move |job: Job| {
+                let comm = Communicator::world(&job).expect("made");
+                let window = Window::open(&comm, LEN as u64).expect("made");
+                let (target, dies) = (MemberId(0), MemberId(2));
+                if job.me() == target {
+                    place.set(window.attach(LEN as u64).expect("attached"));
+                }
+                // The death may end it.
+                let _ = comm.barrier();
+                if job.me() == dies {
+                    let mine = job.clone();
+                    let strike = move || {
+                        mine.sleep(Duration::from_nanos(seed * 7919 % 5_000));
+                        mine.inject(Fault::Kill(dies)).expect("a fault");
+                    };
+                    job.spawn("strikes", Box::new(strike)).expect("an activity");
+                    loop {
+                        let _ = window.put_blocking(0, place.get(), &[2; LEN]);
+                        let _ = window.put_blocking(0, 0, &[2; LEN]);
+                    }
+                }
+                gives_back(&job, &window, place.get());
+                if job.me() == target {
+                    let reserve = |_| job.reserve(LEN as u64).expect("memory");
+                    let places: Vec<u64> = (0..8).map(reserve).collect();
+                    for &at in &places {
+                        job.put(Epoch::ANY, target, at, &[3; LEN]).expect("put");
+                    }
+                    job.sleep(Duration::from_millis(100));
+                    for &at in &places {
+                        let mut found = [0; LEN];
+                        job.get(Epoch::ANY, target, at, &mut found).expect("read");
+                        assert_eq!(found, [3; LEN], "seed {seed}: the dead member has changed it");
+                    }
+                    stage.set(1);
+                }
+                while stage.get() == 0 {
+                    job.sleep(Duration::from_millis(1));
+                }
+                let _ = window.close();
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    #[test]
+    fn memory_of_a_freed_window_is_not_changed_by_the_dead() {
+        memory_is_reused(|_, window, _| window.close().expect("closed"));
+    }
+
+    #[test]
+    fn memory_of_a_detached_range_is_not_changed_by_the_dead() {
+        memory_is_reused(|job, window, place| {
+            while job.view().is_living(MemberId(2)) {
+                job.sleep(Duration::from_nanos(100));
+            }
+            if job.me() == MemberId(0) {
+                window.detach(place).expect("detached");
+                while window.bytes_aside().expect("looked") > 0 {
+                    job.sleep(Duration::from_nanos(100));
+                }
+            }
+        });
+    }
 }
