@@ -158,7 +158,7 @@ impl World {
             state.segment.clear();
         }
         let senders = std::mem::take(&mut state.senders);
-        for request in std::mem::take(&mut state.requests) {
+        for request in self.sent(member) {
             self.abandon(request);
         }
         for (slot, generation) in senders {
@@ -182,9 +182,7 @@ impl World {
 
     /// Whether the network link has further members on the node of this member.
     pub(super) fn has_mates(&self, member: u32) -> bool {
-        self.link == Link::Network
-            && (0..self.members.len() as u32)
-                .any(|other| other != member && self.are_mates(member, other))
+        self.has_mates[member as usize]
     }
 
     pub(super) fn epoch(&self, member: u32) -> Epoch {

@@ -162,6 +162,8 @@ pub(super) enum Consumer {
 pub(super) struct Request {
     pub(super) source: u32,
     pub(super) target: u32,
+    /// Its place in [`Sent`], as long as it is there.
+    place: Option<u32>,
     at: Epoch,
     wanted: Wanted,
     subset: Subset,
@@ -181,6 +183,65 @@ pub(super) struct Request {
     result: Option<Result<Done>>,
     /// Whether no event refers to this record any more.
     over: bool,
+}
+
+/// The requests of a member that are not complete, in the order in which it sent them.
+#[derive(Default)]
+pub(super) struct Sent {
+    /// The requests; `None` where a request is complete.
+    places: Vec<Option<u32>>,
+    /// How many of them are not complete.
+    count: usize,
+}
+
+impl Sent {
+    /// So many places may be empty before the others move together.
+    const EMPTY_MAX: usize = 32;
+
+    fn iter(&self) -> impl Iterator<Item = u32> {
+        self.places.iter().copied().flatten()
+    }
+
+    fn needs_room(&self) -> bool {
+        self.places.len() > 2 * self.count + Self::EMPTY_MAX
+    }
+}
+
+/// The requests between each pair of members that are not complete, in the order in which they
+/// were sent. A member of a large job asks all others at once, and looks at few of these requests.
+pub(super) enum Outstanding {
+    Dense { members: usize, of: Vec<Vec<u32>> },
+    Sparse(HashMap<u64, Vec<u32>, BuildHasherDefault<PairHasher>>),
+}
+
+impl Outstanding {
+    pub(super) fn new(members: usize) -> Outstanding {
+        if members <= DENSE_MEMBERS_MAX {
+            Outstanding::Dense { members, of: vec![Vec::new(); members * members] }
+        } else {
+            Outstanding::Sparse(HashMap::default())
+        }
+    }
+
+    fn of(&self, source: u32, target: u32) -> &[u32] {
+        match self {
+            Outstanding::Dense { members, of } => &of[source as usize * *members + target as usize],
+            Outstanding::Sparse(of) => {
+                of.get(&(u64::from(source) << 32 | u64::from(target))).map_or(&[], Vec::as_slice)
+            }
+        }
+    }
+
+    fn of_mut(&mut self, source: u32, target: u32) -> &mut Vec<u32> {
+        match self {
+            Outstanding::Dense { members, of } => {
+                &mut of[source as usize * *members + target as usize]
+            }
+            Outstanding::Sparse(of) => {
+                of.entry(u64::from(source) << 32 | u64::from(target)).or_default()
+            }
+        }
+    }
 }
 
 /// A kind of traffic; each kind has an order of its own.
@@ -478,6 +539,7 @@ impl World {
         let request = Request {
             source,
             target: target.0,
+            place: None,
             at,
             wanted,
             subset,
@@ -501,7 +563,7 @@ impl World {
                 (self.requests.len() - 1) as u32
             }
         };
-        self.members[source as usize].requests.push(index);
+        self.add_sent(index);
         let mut time = first;
         for phase in 1..phases {
             self.push(time, Event::Serve { request: index, last: false });
@@ -521,10 +583,10 @@ impl World {
                 Consumer::Completer(completer) => completer.is_forgotten(),
                 Consumer::Activity(..) => false,
             };
-            request.target == target && !request.begun && is_forgotten
+            !request.begun && is_forgotten
         };
-        let dropped: Vec<u32> =
-            self.members[source as usize].requests.iter().copied().filter(is_dropped).collect();
+        let sent = self.outstanding.of(source, target);
+        let dropped: Vec<u32> = sent.iter().copied().filter(is_dropped).collect();
         // Not a draw of the run's generator: a run without forgotten requests is as it would be
         // without this.
         let draw = mix(self.seed ^ self.now ^ (u64::from(source) << 32 | u64::from(target)) << 8);
@@ -730,7 +792,7 @@ impl World {
                 Err(Arc::as_ptr(&completer.0) as usize)
             }
         };
-        self.members[source as usize].requests.retain(|&other| other != index);
+        self.remove_sent(index);
         self.note(
             u64::from(source) << 32 ^ u64::from(target) ^ u64::from(is_ok) << 16 ^ self.now << 20,
         );
@@ -758,11 +820,10 @@ impl World {
     /// unknown.
     pub(super) fn abandon(&mut self, index: u32) {
         let request = &mut self.requests[index as usize];
-        let source = request.source;
         request.completed = true;
         request.result = None;
         let is_over = request.over;
-        self.members[source as usize].requests.retain(|&other| other != index);
+        self.remove_sent(index);
         if is_over {
             self.free_requests.push(index);
         }
@@ -779,14 +840,50 @@ impl World {
         }
     }
 
+    /// Adds a request to those of its source that are not complete.
+    fn add_sent(&mut self, index: u32) {
+        let request = &mut self.requests[index as usize];
+        let (source, target) = (request.source, request.target);
+        self.outstanding.of_mut(source, target).push(index);
+        let sent = &mut self.members[source as usize].sent;
+        request.place = Some(sent.places.len() as u32);
+        sent.places.push(Some(index));
+        sent.count += 1;
+    }
+
+    /// Removes a request, if it is there, from those of its source that are not complete.
+    fn remove_sent(&mut self, index: u32) {
+        let request = &mut self.requests[index as usize];
+        let (source, target) = (request.source, request.target);
+        let Some(place) = request.place.take() else { return };
+        self.outstanding.of_mut(source, target).retain(|&other| other != index);
+        let sent = &mut self.members[source as usize].sent;
+        sent.places[place as usize] = None;
+        sent.count -= 1;
+        if sent.needs_room() {
+            sent.places.retain(Option::is_some);
+            for (place, index) in (0..).zip(sent.iter()) {
+                self.requests[index as usize].place = Some(place);
+            }
+        }
+    }
+
+    /// The requests of a member that are not complete, in the order in which it sent them.
+    pub(super) fn sent(&self, source: u32) -> Vec<u32> {
+        self.members[source as usize].sent.iter().collect()
+    }
+
     /// Requests to members that their source now knows to be dead fail.
     pub(super) fn fail_requests(&mut self, source: u32, dead: &[u32]) {
-        let failing: Vec<u32> = self.members[source as usize]
-            .requests
+        if self.members[source as usize].sent.count == 0 {
+            return;
+        }
+        let mut failing: Vec<u32> = dead
             .iter()
-            .copied()
-            .filter(|&index| dead.contains(&self.requests[index as usize].target))
+            .flat_map(|&dead| self.outstanding.of(source, dead).iter().copied())
             .collect();
+        failing.sort_unstable_by_key(|&index| self.requests[index as usize].place);
+        failing.dedup();
         for index in failing {
             let member = MemberId(self.requests[index as usize].target);
             self.complete(index, Err(Error::Dead { member }));

@@ -6,7 +6,7 @@
 //! next step. If no event is due before that time, it goes on at once, without a switch; the result
 //! is equal to that of queueing it.
 
-use super::network::{Channels, Flight, Request};
+use super::network::{Channels, Flight, Outstanding, Request, Sent};
 use super::options::{Action, Cost, Link, Options, When};
 use super::random::{Random, mix};
 use super::report::{Call, Clock, Counters, Hung, Outcome, Panicked, Report, What};
@@ -61,7 +61,7 @@ pub(super) struct Member {
     /// Activities that wait for room in the inbox.
     pub(super) senders: Vec<(u32, u32)>,
     /// Requests of this member that are not complete.
-    pub(super) requests: Vec<u32>,
+    pub(super) sent: Sent,
     pub(super) counters: Counters,
     /// Faults at steps of this member, the next fault last.
     pub(super) step_faults: Vec<(u64, Action)>,
@@ -247,8 +247,11 @@ pub(super) struct World {
     /// For each member the first member of its node, whose view it shares. On the memory link all
     /// members are of a single node.
     pub(super) view_of: Vec<usize>,
+    /// For each member whether the network link has further members on its node.
+    pub(super) has_mates: Vec<bool>,
     pub(super) requests: Vec<Request>,
     pub(super) free_requests: Vec<u32>,
+    pub(super) outstanding: Outstanding,
     pub(super) flights: Vec<Option<Flight>>,
     pub(super) free_flights: Vec<u32>,
     pub(super) channels: Channels,
@@ -295,7 +298,7 @@ impl World {
                 inbox: Default::default(),
                 unreceived: BTreeMap::new(),
                 senders: Vec::new(),
-                requests: Vec::new(),
+                sent: Sent::default(),
                 counters: Counters::default(),
                 step_faults: Vec::new(),
                 next_fault_step: u64::MAX,
@@ -311,6 +314,10 @@ impl World {
                 }
             })
             .collect();
+        let mut sizes = vec![0; count];
+        view_of.iter().for_each(|&node| sizes[node] += 1);
+        let has_mates =
+            view_of.iter().map(|&node| options.link == Link::Network && sizes[node] > 1).collect();
         let mut world = World {
             id,
             link: options.link,
@@ -336,8 +343,10 @@ impl World {
             free_actors: Vec::new(),
             knowledge: vec![Rc::default(); count],
             view_of,
+            has_mates,
             requests: Vec::new(),
             free_requests: Vec::new(),
+            outstanding: Outstanding::new(count),
             flights: Vec::new(),
             free_flights: Vec::new(),
             channels: Channels::new(count),

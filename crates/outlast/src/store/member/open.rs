@@ -211,7 +211,12 @@ impl StoreState {
     fn set_up(&self) -> StoreResult<()> {
         let (job, me) = (&self.job, self.job.me());
         let view = job.view();
-        let is_mine = |partition: &usize| self.replicas(*partition, &view).members.contains(&me);
+        // No member leaves a store that is not open yet. The replicas of most partitions need not be
+        // computed.
+        let is_mine = |partition: &usize| {
+            self.placement.may_hold(*partition, me, &view)
+                && self.replicas(*partition, &view).members.contains(&me)
+        };
         let indexes: Vec<usize> = (0..self.placement.partitions).filter(is_mine).collect();
         let root_len = self.layout.len().next_multiple_of(LINE);
         let index_len = |buckets: usize| (buckets as u64 * 8).next_multiple_of(LINE);

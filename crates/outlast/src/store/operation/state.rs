@@ -1,7 +1,7 @@
 //! The state of the operation layer: what an operation needs to know of its store.
 
 use crate::engine::deadline::{self, BackgroundDeadline, Deadline};
-use crate::engine::{Epoch, Error, MemberId, Pending, Time, View};
+use crate::engine::{Epoch, Error, MemberId, MemberSet, Pending, Time, View};
 use crate::job::Job;
 use crate::store::mutant::mutant;
 use crate::store::operation::above::Above;
@@ -48,7 +48,8 @@ pub(in crate::store) struct OperationState {
     pub(in crate::store) roots: Vec<AtomicU64>,
     pub(in crate::store) participants: Participants,
     pub(in crate::store) stragglers: Stragglers,
-    /// For each partition its order of preference, and the configurations that were entered.
+    /// For each partition the beginning of its order of preference, if it was used, and the
+    /// configurations that were entered.
     pub(in crate::store) partitions: Vec<Partition>,
     pub(in crate::store) view: Mutex<Arc<View>>,
     pub(in crate::store) freeze: WriteFreeze,
@@ -72,7 +73,7 @@ pub(in crate::store) struct OperationState {
 /// or a leaver that concerns the partition appends a configuration. Readers need no lock.
 #[derive(Default)]
 pub(in crate::store) struct Partition {
-    preference: OnceLock<Vec<MemberId>>,
+    preferred: OnceLock<Box<[MemberId]>>,
     pub(in crate::store) first: OnceLock<Configuration>,
     /// The number of writes of this member that have failed with an open outcome.
     open_writes: AtomicU64,
@@ -105,14 +106,21 @@ impl OperationState {
         self.roots[member.index()].load(Ordering::Acquire) != 0
     }
 
-    /// The order of preference of a partition.
-    pub(in crate::store) fn preference(&self, partition: usize) -> &[MemberId] {
-        self.partitions[partition].preference.get_or_init(|| self.placement.preference(partition))
-    }
-
     /// The replicas of a partition under a view.
     pub(in crate::store) fn replicas(&self, partition: usize, view: &View) -> Assignment {
-        self.placement.replicas(self.preference(partition), view, &self.leavers.members())
+        self.replicas_beside(partition, view, &self.leavers.members())
+    }
+
+    /// The replicas of a partition under a view, while these members leave.
+    pub(in crate::store) fn replicas_beside(
+        &self,
+        partition: usize,
+        view: &View,
+        leaving: &MemberSet,
+    ) -> Assignment {
+        let compute = || self.placement.preferred(partition).into_boxed_slice();
+        let preferred = self.partitions[partition].preferred.get_or_init(compute);
+        self.placement.replicas(partition, preferred, view, leaving)
     }
 
     /// The number of writes of this member to a partition that have failed with an open outcome. A

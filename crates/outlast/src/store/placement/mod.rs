@@ -20,7 +20,7 @@
 //! - The order of preference of a partition and all hashes never change, also across versions of
 //!   the library.
 //!
-//! *Callers.* `operation/state.rs` caches the orders of preference and computes the lists of
+//! *Callers.* `operation/state.rs` caches the beginnings of the orders and computes the lists of
 //! replicas for `operation/configuration.rs`. The record layer hashes keys. Transactions and
 //! the api ask for heirs. Placement itself calls only the view and the segment layer.
 //!
@@ -47,6 +47,11 @@ const LEAVERS_MAX: usize = 2;
 
 /// The length of the longest list of replicas.
 pub(in crate::store) const REPLICA_LIST_MAX: usize = REPLICAS_MAX + LEAVERS_MAX;
+
+/// How many members in front of an order of preference are kept. In a larger job the whole order is
+/// computed again if nearly all of them are dead.
+pub(in crate::store) const PREFERRED_MAX: usize = 16;
+const _: () = assert!(PREFERRED_MAX > REPLICA_LIST_MAX);
 
 /// Computes the replicas of each partition.
 #[derive(Debug)]
@@ -89,6 +94,16 @@ pub(in crate::store) fn hash_key(key: &[u8]) -> u64 {
     mix(state ^ u64::from_le_bytes(last))
 }
 
+/// The hash by which the members of a partition are ordered.
+fn hash_of_partition(partition: usize) -> u64 {
+    mix(partition as u64 + 1)
+}
+
+/// The place of a regular member in the order of a partition: the smallest rank comes first.
+fn rank(hash: u64, member: u32) -> (u64, u32) {
+    (mix(hash ^ (u64::from(member) + 1)), member)
+}
+
 impl Placement {
     pub(in crate::store) fn new(
         regulars: usize,
@@ -117,20 +132,78 @@ impl Placement {
 
     /// All members in the order of preference of a partition.
     pub(in crate::store) fn preference(&self, partition: usize) -> Vec<MemberId> {
-        let hash = mix(partition as u64 + 1);
-        let score = |member: usize| (mix(hash ^ (member as u64 + 1)), member);
-        let mut scores: Vec<_> = (0..self.regulars).map(score).collect();
-        scores.sort_unstable();
-        let regulars: Vec<usize> = scores.into_iter().map(|(_, member)| member).collect();
-        let first =
-            if self.has_domains() { self.regulars } else { self.replicas.min(self.regulars) };
-        let spares = self.regulars..self.members;
-        let order = regulars[..first]
-            .iter()
-            .copied()
-            .chain(spares)
-            .chain(regulars[first..].iter().copied());
-        order.map(|member| MemberId(member as u32)).collect()
+        let hash = hash_of_partition(partition);
+        let mut ranks: Vec<_> =
+            (0..self.regulars).map(|member| rank(hash, member as u32)).collect();
+        ranks.sort_unstable();
+        self.order(&ranks).collect()
+    }
+
+    /// The first members in the order of preference of a partition: [`PREFERRED_MAX`] members, or
+    /// all members of a smaller job.
+    pub(in crate::store) fn preferred(&self, partition: usize) -> Vec<MemberId> {
+        if self.members <= PREFERRED_MAX {
+            return self.preference(partition);
+        }
+        let hash = hash_of_partition(partition);
+        // The smallest ranks so far, in order. Few of the later members have a smaller rank.
+        let mut ranks = Vec::with_capacity(PREFERRED_MAX + 1);
+        let mut bound = (u64::MAX, u32::MAX);
+        for member in 0..self.regulars as u32 {
+            let rank = rank(hash, member);
+            if rank < bound {
+                ranks.insert(ranks.partition_point(|before| *before < rank), rank);
+                ranks.truncate(PREFERRED_MAX);
+                if ranks.len() == PREFERRED_MAX {
+                    bound = ranks[PREFERRED_MAX - 1];
+                }
+            }
+        }
+        self.order(&ranks).take(PREFERRED_MAX).collect()
+    }
+
+    /// The order of preference, from the ranks of the first regular members or of all of them.
+    fn order(&self, ranks: &[(u64, u32)]) -> impl Iterator<Item = MemberId> {
+        let before_spares = if self.has_domains() { self.regulars } else { self.replicas };
+        let (before, after) = ranks.split_at(before_spares.min(ranks.len()));
+        let spares = self.regulars as u32..self.members as u32;
+        let member = |(_, member): &(u64, u32)| *member;
+        before.iter().map(member).chain(spares).chain(after.iter().map(member)).map(MemberId)
+    }
+
+    /// Whether a member may be a replica of a partition while no member leaves. `false` is certain;
+    /// [`Placement::replicas`] tells for sure. It looks at few members: in a large job nearly every
+    /// partition has enough members in front of this member soon.
+    pub(in crate::store) fn may_hold(
+        &self,
+        partition: usize,
+        member: MemberId,
+        view: &View,
+    ) -> bool {
+        if !view.is_active(member) || member.index() >= self.regulars {
+            return view.is_active(member);
+        }
+        let hash = hash_of_partition(partition);
+        let own = rank(hash, member.0);
+        let has_domains = self.has_domains();
+        let mut domains: Vec<&str> = Vec::new();
+        let mut before = 0;
+        for other in 0..self.regulars as u32 {
+            if rank(hash, other) >= own || !view.is_living(MemberId(other)) {
+                continue;
+            }
+            before += 1;
+            let domain = self.domains[other as usize].as_str();
+            if has_domains && domains.len() < self.replicas && !domains.contains(&domain) {
+                domains.push(domain);
+            }
+            // As many domains as replicas have a member in front of this member, so that no replica
+            // is left for it.
+            if before >= self.replicas && (!has_domains || domains.len() == self.replicas) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether any member has a known failure domain.
@@ -138,20 +211,39 @@ impl Placement {
         self.domains.iter().any(|domain| !domain.is_empty())
     }
 
-    /// The replicas of a partition under a view, from its order of preference. Leavers remain
-    /// replicas and do not count among the R.
+    /// The replicas of a partition under a view, from the first members in its order of preference.
+    /// If they do not tell the replicas, since most of them are dead, the whole order is computed.
+    /// Leavers remain replicas and do not count among the R.
     pub(in crate::store) fn replicas(
+        &self,
+        partition: usize,
+        preferred: &[MemberId],
+        view: &View,
+        leaving: &MemberSet,
+    ) -> Assignment {
+        let assignment = self.assign(preferred, view, leaving).or_else(|| {
+            let preference = self.preference(partition);
+            self.assign(&preference, view, leaving)
+        });
+        assignment.expect("the whole order tells the replicas")
+    }
+
+    /// The replicas under a view, from an order of preference or the beginning of it. `None` if
+    /// that depends on members which the beginning does not have.
+    fn assign(
         &self,
         preference: &[MemberId],
         view: &View,
         leaving: &MemberSet,
-    ) -> Assignment {
+    ) -> Option<Assignment> {
+        let is_whole = preference.len() == self.members;
         let is_leaving = |member: MemberId| leaving.contains(member) && view.is_living(member);
+        let has_leavers = leaving.iter().any(is_leaving);
         // Spares that will be active when the leavers are gone count as active from now on.
         // Otherwise the leavers would hand their replicas to other members, and the activated
         // spares would then take the place of these members.
         let later;
-        let active = if leaving.iter().any(is_leaving) {
+        let active = if has_leavers {
             let mut dead = view.dead.clone();
             dead.union_with(leaving);
             later = View::new(self.regulars, view.members - self.regulars, dead, MemberSet::new());
@@ -181,12 +273,19 @@ impl Placement {
                     count += 1;
                 }
             }
+            // A member of another domain may come later, and all leavers count, wherever they are.
+            if !is_whole && (count < self.replicas || has_leavers) {
+                return None;
+            }
         }
         for is_chosen in &mut chosen {
             if count < self.replicas && !*is_chosen {
                 *is_chosen = true;
                 count += 1;
             }
+        }
+        if !is_whole && count < self.replicas {
+            return None;
         }
         let chosen: Vec<MemberId> = candidates
             .iter()
@@ -204,7 +303,11 @@ impl Placement {
             preference.iter().position(|member| member == last).expect("chosen from it") + 1
         });
         let before = &preference[..last];
-        let dead = before.iter().filter(|&&member| !view.is_living(member)).count();
+        let dead = match is_whole || !self.has_domains() {
+            true => before.iter().filter(|&&member| !view.is_living(member)).count(),
+            // All dead members count.
+            false => view.dead.len(),
+        };
         let leavers = before.iter().filter(|&&member| is_leaving(member)).count();
         let is_replica = |member: &MemberId| {
             chosen.contains(member) || is_leaving(*member) && view.is_active(*member)
@@ -213,16 +316,32 @@ impl Placement {
         // The count exceeds the greatest number only at the last survivor of a job of the maximal
         // size. No other member is left that could confuse two of its configurations, and its
         // number must not be the number that marks removed records.
-        Assignment {
-            members,
-            configuration: ((1 + 2 * dead + leavers) as u64).min(CONFIG_NUMBER_MAX),
-        }
+        let configuration = ((1 + 2 * dead + leavers) as u64).min(CONFIG_NUMBER_MAX);
+        Some(Assignment { members, configuration })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Random numbers that never change.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            mix(self.0) % bound
+        }
+
+        fn pick(&mut self, of: &[u64]) -> u64 {
+            of[self.below(of.len() as u64) as usize]
+        }
+
+        fn chance(&mut self, one_in: u64) -> bool {
+            self.below(one_in) == 0
+        }
+    }
 
     fn view(regulars: usize, spares: usize, dead: &[u32]) -> View {
         View::new(regulars, spares, dead.iter().copied().map(MemberId).collect(), MemberSet::new())
@@ -233,11 +352,12 @@ mod tests {
     fn a_configuration_number_never_equals_the_number_of_removed_records() {
         let members = crate::engine::MEMBERS_MAX;
         let placement = placement(members, 0, 3);
-        let preference = placement.preference(0);
+        let partition = 0;
+        let preference = placement.preference(partition);
         let dead: Vec<u32> = preference[..members - 1].iter().map(|member| member.0).collect();
-        let last = placement.replicas(&preference, &view(members, 0, &dead), &MemberSet::new());
+        let last = placement.replicas(partition, &preference, &view(members, 0, &dead), &MemberSet::new());
         let before =
-            placement.replicas(&preference, &view(members, 0, &dead[1..]), &MemberSet::new());
+            placement.replicas(partition, &preference, &view(members, 0, &dead[1..]), &MemberSet::new());
         assert_eq!(last.members, [preference[members - 1]]);
         assert!(
             before.configuration < last.configuration && last.configuration <= CONFIG_NUMBER_MAX,
@@ -256,13 +376,14 @@ mod tests {
                         for dead in [&[][..], &[dead]] {
                             let leaving = [MemberId(leaver)].into_iter().collect();
                             let before = placement.replicas(
+                                partition,
                                 &preference,
                                 &view(regulars, spares, dead),
                                 &leaving,
                             );
                             let dead = [dead, &[leaver]].concat();
                             let gone = view(regulars, spares, &dead);
-                            let after = placement.replicas(&preference, &gone, &leaving);
+                            let after = placement.replicas(partition, &preference, &gone, &leaving);
                             let stay = before.members.iter().filter(|member| member.0 != leaver);
                             assert!(stay.eq(&after.members), "{before:?}, then {after:?}");
                             assert!(
@@ -292,7 +413,7 @@ mod tests {
             for key in 0..100_000u64 {
                 let partition = placement.partition(hash_key(format!("key/{key}").as_bytes()));
                 for replica in
-                    placement.replicas(&orders[partition], &view, &MemberSet::new()).members
+                    placement.replicas(partition, &orders[partition], &view, &MemberSet::new()).members
                 {
                     load[replica.index()] += 1;
                 }
@@ -327,13 +448,13 @@ mod tests {
             for sequence in 0..32u64 {
                 let mut dead: Vec<u32> = Vec::new();
                 let mut before =
-                    placement.replicas(&preference, &view(8, 3, &dead), &MemberSet::new());
+                    placement.replicas(partition, &preference, &view(8, 3, &dead), &MemberSet::new());
                 for step in 0..9 {
                     let living: Vec<u32> =
                         (0..11).filter(|member| !dead.contains(member)).collect();
                     dead.push(living[(mix(sequence * 100 + step) % living.len() as u64) as usize]);
                     let after =
-                        placement.replicas(&preference, &view(8, 3, &dead), &MemberSet::new());
+                        placement.replicas(partition, &preference, &view(8, 3, &dead), &MemberSet::new());
                     for replica in &before.members {
                         assert!(
                             dead.contains(&replica.0) || after.members.contains(replica),
@@ -367,7 +488,7 @@ mod tests {
                 let preference = placement.preference(partition);
                 for sequence in 0..32u64 {
                     let (mut dead, mut leaving) = (Vec::new(), MemberSet::new());
-                    let mut before = placement.replicas(&preference, &view(8, 0, &dead), &leaving);
+                    let mut before = placement.replicas(partition, &preference, &view(8, 0, &dead), &leaving);
                     for step in 0..12 {
                         let member = (mix(sequence * 100 + step) % 8) as u32;
                         if dead.len() == 6 || dead.contains(&member) {
@@ -380,7 +501,7 @@ mod tests {
                         } else {
                             dead.push(member);
                         }
-                        let after = placement.replicas(&preference, &view(8, 0, &dead), &leaving);
+                        let after = placement.replicas(partition, &preference, &view(8, 0, &dead), &leaving);
                         let stays = |replica: &MemberId| {
                             !leaving.contains(*replica) && !dead.contains(&replica.0)
                         };
@@ -412,9 +533,9 @@ mod tests {
         for partition in 0..100 {
             let preference = placement.preference(partition);
             let before =
-                placement.replicas(&preference, &view(6, 1, &[]), &MemberSet::new()).members;
+                placement.replicas(partition, &preference, &view(6, 1, &[]), &MemberSet::new()).members;
             let after = placement
-                .replicas(&preference, &view(6, 1, &[before[0].0]), &MemberSet::new())
+                .replicas(partition, &preference, &view(6, 1, &[before[0].0]), &MemberSet::new())
                 .members;
             assert_eq!(after, [before[1], MemberId(6)]);
         }
@@ -428,7 +549,7 @@ mod tests {
             let preference = placement.preference(partition);
             for dead in [vec![], vec![preference[0].0], vec![preference[0].0, preference[1].0]] {
                 let replicas =
-                    placement.replicas(&preference, &view(6, 0, &dead), &MemberSet::new()).members;
+                    placement.replicas(partition, &preference, &view(6, 0, &dead), &MemberSet::new()).members;
                 let mut racks: Vec<u32> = replicas.iter().map(|replica| replica.0 / 2).collect();
                 racks.sort_unstable();
                 racks.dedup();
@@ -438,6 +559,109 @@ mod tests {
                 assert_eq!(racks.len(), living.len().min(3), "{replicas:?} after {dead:?}");
             }
         }
+    }
+
+    /// A job at random, with a placement, the dead and the leavers.
+    fn random_job(random: &mut Random) -> (Placement, View, MemberSet) {
+        let size = random.pick(&[4, 24, 300]);
+        let regulars = 1 + random.below(size) as usize;
+        let spares = random.pick(&[1, 1, 4, 40]);
+        let spares = random.below(spares) as usize;
+        let members = regulars + spares;
+        let replicas = (1 + random.below(REPLICAS_MAX as u64) as usize).min(regulars);
+        let domain_count = random.pick(&[0, 1, 2, 3, replicas as u64, 12]);
+        let mut domain = || match random.below(domain_count + 1) {
+            0 => String::new(),
+            number => format!("host{number}"),
+        };
+        let domains = (0..members).map(|_| domain()).collect();
+        let placement = Placement::new(regulars, spares, replicas, 1 << 12, domains);
+        let deaths = random.pick(&[2, 8, 200]);
+        let one_in = 1 + random.below(deaths);
+        let survivor = random.below(members as u64) as u32;
+        let dead: Vec<u32> = (0..members as u32)
+            .filter(|&member| member != survivor && random.chance(one_in))
+            .collect();
+        let leavers = random.below(LEAVERS_MAX as u64 + 1);
+        let leaving = (0..leavers).map(|_| MemberId(random.below(members as u64) as u32));
+        (placement, view(regulars, spares, &dead), leaving.collect())
+    }
+
+    /// The first members of an order of preference tell the list and the number that the whole
+    /// order tells, and no replica is passed over when a store is opened.
+    #[test]
+    fn the_first_members_tell_what_the_whole_order_tells() {
+        let mut random = Random(67);
+        let (mut told_by_first, mut by_whole, mut not_held) = (0, 0, 0);
+        for _ in 0..1500 {
+            let (placement, view, leaving) = random_job(&mut random);
+            for _ in 0..4 {
+                let partition = random.below(placement.partitions as u64) as usize;
+                let preference = placement.preference(partition);
+                let preferred = placement.preferred(partition);
+                assert_eq!(preferred, preference[..preference.len().min(PREFERRED_MAX)]);
+                for leaving in [&leaving, &MemberSet::new()] {
+                    let whole = placement.assign(&preference, &view, leaving).expect("whole");
+                    let first = placement.replicas(partition, &preferred, &view, leaving);
+                    assert_eq!(first, whole, "{placement:?} {view:?} {leaving:?}");
+                    match placement.assign(&preferred, &view, leaving) {
+                        Some(_) if preferred.len() < preference.len() => told_by_first += 1,
+                        Some(_) => {}
+                        None => by_whole += 1,
+                    }
+                }
+                let held = placement.replicas(partition, &preferred, &view, &MemberSet::new());
+                for member in (0..preference.len() as u32).map(MemberId) {
+                    let may_hold = placement.may_hold(partition, member, &view);
+                    assert!(may_hold || !held.members.contains(&member), "{member} {placement:?}");
+                    not_held += usize::from(!may_hold);
+                }
+            }
+        }
+        assert!(told_by_first > 1000 && by_whole > 100 && not_held > 100_000, "not all cases came");
+    }
+
+    /// In a large job nearly all partitions of a member's host are passed over without a look at
+    /// all members.
+    #[test]
+    fn few_partitions_may_be_held_by_a_member_that_does_not_hold_them() {
+        for domain_count in [0, 4, 64] {
+            let domain = |member| match domain_count {
+                0 => String::new(),
+                _ => format!("host{}", member % domain_count),
+            };
+            let placement = Placement::new(512, 0, 3, 512, (0..512).map(domain).collect());
+            let view = view(512, 0, &[]);
+            let me = MemberId(77);
+            let may_hold = |partition: &usize| placement.may_hold(*partition, me, &view);
+            let held = |partition: &usize| {
+                let preferred = placement.preferred(*partition);
+                let held =
+                    placement.replicas(*partition, &preferred, &view, &MemberSet::new()).members;
+                held.contains(&me)
+            };
+            let candidates: Vec<usize> = (0..512).filter(may_hold).collect();
+            let holds = candidates.iter().copied().filter(held).count();
+            assert!(holds > 0 && candidates.len() <= 4 * holds + 8, "{holds} of {candidates:?}");
+        }
+    }
+
+    /// All members compute equal replicas for ever, also across versions of the library.
+    #[test]
+    fn replicas_never_change() {
+        let mut random = Random(68);
+        let mut digest = 0;
+        for _ in 0..2000 {
+            let (placement, view, leaving) = random_job(&mut random);
+            let partition = random.below(placement.partitions as u64) as usize;
+            let preference = placement.preference(partition);
+            let told = placement.replicas(partition, &preference, &view, &leaving);
+            digest = mix(digest ^ told.configuration);
+            for member in told.members.iter().chain(&preference) {
+                digest = mix(digest ^ u64::from(member.0));
+            }
+        }
+        assert_eq!(digest, 16_444_495_751_870_299_177);
     }
 
     /// All members compute equal hashes for ever, also across versions of the library.

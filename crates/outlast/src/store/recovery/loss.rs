@@ -320,8 +320,7 @@ impl RecoveryState {
         op.raise_floor(me, partition, config_number << INCARNATION_SHIFT)?;
         // *complete*. The state must be complete also for members that have not heard of a leaver
         // yet: their configuration number is smaller.
-        let unaware =
-            store.placement.replicas(store.preference(partition), &view, &MemberSet::new());
+        let unaware = store.replicas_beside(partition, &view, &MemberSet::new());
         let complete = State::new(Phase::Complete, unaware.configuration - 1);
         if !op.swap_state(me, partition, absent, complete)? {
             return Err(OpError::Again);

@@ -471,10 +471,7 @@ impl RecoveryState {
         order.truncate(op.epoch.0 as usize);
         let spares = view.members - view.regulars;
         let first = View::new(view.regulars, spares, MemberSet::new(), MemberSet::new());
-        let initial = store
-            .placement
-            .replicas(store.preference(partition), &first, &MemberSet::new())
-            .members;
+        let initial = store.replicas_beside(partition, &first, &MemberSet::new()).members;
         let mut places: Vec<usize> = (0..order.len()).rev().collect();
         if mutant("salvage-oldest") {
             places.reverse();

@@ -847,8 +847,7 @@ impl TxState {
             return found;
         };
         let partition = self.any_key_ref(key).partition;
-        let preference = self.preference(partition);
-        let replicas = self.placement.replicas(preference, view, &MemberSet::new()).members;
+        let replicas = self.replicas_beside(partition, view, &MemberSet::new()).members;
         let now = self.job.view();
         match replicas.iter().any(|&member| now.is_living(member)) {
             true => Ok(true),
