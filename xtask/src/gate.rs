@@ -213,8 +213,9 @@ impl Gate {
         Ok(())
     }
 
-    /// Runs each lane in a thread, and returns the steps that have ended and what failed. The output
-    /// of the first lane is passed on as it comes, that of the others at the end of each step.
+    /// Runs each lane in a thread, and returns the steps that have ended and what failed. The
+    /// output of the first lane is passed on as it comes, that of the others at the end of each
+    /// step.
     fn run_lanes(&self, lanes: Vec<Lane>) -> (Vec<Step>, Vec<String>) {
         let mut all = (Vec::new(), Vec::new());
         std::thread::scope(|scope| {

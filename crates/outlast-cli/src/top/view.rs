@@ -143,8 +143,8 @@ impl View {
         Ok(Wish::GoOn)
     }
 
-    /// Waits for a key, for a short time. The view does not let crossterm wait: if the terminal goes
-    /// away meanwhile, crossterm reads its end again and again and never returns.
+    /// Waits for a key, for a short time. The view does not let crossterm wait: if the terminal
+    /// goes away meanwhile, crossterm reads its end again and again and never returns.
     fn wait_for_key(&self) -> anyhow::Result<()> {
         if !self.is_input_terminal {
             std::thread::sleep(KEY_WAIT);

@@ -211,8 +211,8 @@ impl StoreState {
     fn set_up(&self) -> StoreResult<()> {
         let (job, me) = (&self.job, self.job.me());
         let view = job.view();
-        // No member leaves a store that is not open yet. The replicas of most partitions need not be
-        // computed.
+        // No member leaves a store that is not open yet. The replicas of most partitions need not
+        // be computed.
         let is_mine = |partition: &usize| {
             self.placement.may_hold(*partition, me, &view)
                 && self.replicas(*partition, &view).members.contains(&me)

@@ -355,9 +355,14 @@ mod tests {
         let partition = 0;
         let preference = placement.preference(partition);
         let dead: Vec<u32> = preference[..members - 1].iter().map(|member| member.0).collect();
-        let last = placement.replicas(partition, &preference, &view(members, 0, &dead), &MemberSet::new());
-        let before =
-            placement.replicas(partition, &preference, &view(members, 0, &dead[1..]), &MemberSet::new());
+        let last =
+            placement.replicas(partition, &preference, &view(members, 0, &dead), &MemberSet::new());
+        let before = placement.replicas(
+            partition,
+            &preference,
+            &view(members, 0, &dead[1..]),
+            &MemberSet::new(),
+        );
         assert_eq!(last.members, [preference[members - 1]]);
         assert!(
             before.configuration < last.configuration && last.configuration <= CONFIG_NUMBER_MAX,
@@ -412,8 +417,9 @@ mod tests {
             let view = view(64, 0, &[]);
             for key in 0..100_000u64 {
                 let partition = placement.partition(hash_key(format!("key/{key}").as_bytes()));
-                for replica in
-                    placement.replicas(partition, &orders[partition], &view, &MemberSet::new()).members
+                for replica in placement
+                    .replicas(partition, &orders[partition], &view, &MemberSet::new())
+                    .members
                 {
                     load[replica.index()] += 1;
                 }
@@ -447,14 +453,22 @@ mod tests {
             let preference = placement.preference(partition);
             for sequence in 0..32u64 {
                 let mut dead: Vec<u32> = Vec::new();
-                let mut before =
-                    placement.replicas(partition, &preference, &view(8, 3, &dead), &MemberSet::new());
+                let mut before = placement.replicas(
+                    partition,
+                    &preference,
+                    &view(8, 3, &dead),
+                    &MemberSet::new(),
+                );
                 for step in 0..9 {
                     let living: Vec<u32> =
                         (0..11).filter(|member| !dead.contains(member)).collect();
                     dead.push(living[(mix(sequence * 100 + step) % living.len() as u64) as usize]);
-                    let after =
-                        placement.replicas(partition, &preference, &view(8, 3, &dead), &MemberSet::new());
+                    let after = placement.replicas(
+                        partition,
+                        &preference,
+                        &view(8, 3, &dead),
+                        &MemberSet::new(),
+                    );
                     for replica in &before.members {
                         assert!(
                             dead.contains(&replica.0) || after.members.contains(replica),
@@ -488,7 +502,8 @@ mod tests {
                 let preference = placement.preference(partition);
                 for sequence in 0..32u64 {
                     let (mut dead, mut leaving) = (Vec::new(), MemberSet::new());
-                    let mut before = placement.replicas(partition, &preference, &view(8, 0, &dead), &leaving);
+                    let mut before =
+                        placement.replicas(partition, &preference, &view(8, 0, &dead), &leaving);
                     for step in 0..12 {
                         let member = (mix(sequence * 100 + step) % 8) as u32;
                         if dead.len() == 6 || dead.contains(&member) {
@@ -501,7 +516,12 @@ mod tests {
                         } else {
                             dead.push(member);
                         }
-                        let after = placement.replicas(partition, &preference, &view(8, 0, &dead), &leaving);
+                        let after = placement.replicas(
+                            partition,
+                            &preference,
+                            &view(8, 0, &dead),
+                            &leaving,
+                        );
                         let stays = |replica: &MemberId| {
                             !leaving.contains(*replica) && !dead.contains(&replica.0)
                         };
@@ -532,8 +552,9 @@ mod tests {
         let placement = placement(6, 1, 2);
         for partition in 0..100 {
             let preference = placement.preference(partition);
-            let before =
-                placement.replicas(partition, &preference, &view(6, 1, &[]), &MemberSet::new()).members;
+            let before = placement
+                .replicas(partition, &preference, &view(6, 1, &[]), &MemberSet::new())
+                .members;
             let after = placement
                 .replicas(partition, &preference, &view(6, 1, &[before[0].0]), &MemberSet::new())
                 .members;
@@ -548,8 +569,9 @@ mod tests {
         for partition in 0..64 {
             let preference = placement.preference(partition);
             for dead in [vec![], vec![preference[0].0], vec![preference[0].0, preference[1].0]] {
-                let replicas =
-                    placement.replicas(partition, &preference, &view(6, 0, &dead), &MemberSet::new()).members;
+                let replicas = placement
+                    .replicas(partition, &preference, &view(6, 0, &dead), &MemberSet::new())
+                    .members;
                 let mut racks: Vec<u32> = replicas.iter().map(|replica| replica.0 / 2).collect();
                 racks.sort_unstable();
                 racks.dedup();
