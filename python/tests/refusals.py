@@ -166,8 +166,13 @@ def check_conflicts(store):
         expect(TypeError, lambda: tx.add("count", "one"))
 
 
-def check_fork(store):
+def check_fork(job, store):
     """A child is no member: its calls fail at once, and the parent goes on."""
+    handle, comm, tx = store.handle("forked"), job.comm(), store.transaction()
+    window = comm.window(64, locks=False)
+    regions, images = store.regions("forked", 1 << 16), store.images("forked", 1 << 16)
+    tx["forked"] = b"x"
+    pin = store.pin("kept")
     child = os.fork()
     if child == 0:
         status = 1
@@ -179,6 +184,23 @@ def check_fork(store):
                 lambda: store.wait("kept", 5),
                 lambda: store.lock("forked", 5).__enter__(),
                 lambda: store.transact(lambda tx: tx.add("forked", 1)),
+                tx.commit,
+                pin.get,
+                lambda: handle.put(b"x"),
+                handle.get,
+                lambda: comm.send(0, b"x"),
+                comm.receive,
+                comm.barrier,
+                lambda: window.put(0, 0, b"x"),
+                lambda: window.get(0, 0, 1),
+                lambda: regions.checkpoint(1, {}),
+                regions.restore,
+                lambda: images.save("image", b"x"),
+                lambda: images.load("image"),
+                job.barrier,
+                lambda: job.fence(0, 5),
+                lambda: job.ring(0),
+                lambda: job.open(name="forked"),
             ]
             failed = [str(expect(outlast.OutlastError, call, -19)) for call in calls]
             status = 0 if all("forked" in message for message in failed) else 2
@@ -191,6 +213,13 @@ def check_fork(store):
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert "forked" not in store and store["kept"] == b"newer"
+    assert comm.probe() is None and regions.restore().version is None
+    assert images.load("image") is None and window.get(0, 0, 1) == b"\0"
+    tx.commit()
+    assert store.pop("forked") == b"x"
+    pin.close()
+    for ended in (window, regions, images):
+        ended.close()
 
 
 def check_lock_is_released(store):
@@ -242,10 +271,32 @@ def check_closed(job, store):
 
 
 def check_left(job):
-    store = job.open()
+    store, comm = job.open(), job.comm()
     store["key"] = b"value"
+    handle, pin, tx = store.handle("key"), store.pin("key"), store.transaction()
+    window = comm.window(64, locks=False)
+    regions, images = store.regions("left", 1 << 16), store.images("left", 1 << 16)
     job.leave()
-    for call in [lambda: store["key"], lambda: store.put("key", b"x"), lambda: len(store)]:
+    for call in [
+        lambda: store["key"],
+        lambda: store.put("key", b"x"),
+        lambda: len(store),
+        lambda: handle.put(b"x"),
+        pin.get,
+        lambda: tx.get("key"),
+        lambda: comm.send(0, b"x"),
+        comm.receive,
+        comm.barrier,
+        lambda: window.put(0, 0, b"x"),
+        lambda: window.get(0, 0, 1),
+        window.free,
+        lambda: regions.checkpoint(1, {}),
+        regions.close,
+        lambda: images.save("image", b"x"),
+        images.close,
+        lambda: job.park(job.bell(), 5),
+        lambda: job.fence(0, 5),
+    ]:
         expect(outlast.Closed, call, -12)
     expect(outlast.Closed, lambda: job.open(name="late"), -12)
     expect(outlast.Closed, job.leave, -12)
@@ -261,7 +312,7 @@ def main():
     check_null_characters(job, store)
     check_transactions(store)
     check_conflicts(store)
-    check_fork(store)
+    check_fork(job, store)
     check_lock_is_released(store)
     check_closed(job, store)
     check_left(job)
