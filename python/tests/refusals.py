@@ -67,6 +67,9 @@ def check_types(job, store):
 def check_limits(job, store):
     for key in [b"", "", b"k" * 1025, b"\0outlast/own"]:
         expect(outlast.OutlastError, lambda: store.put(key, b"x"), -1)
+    for key in [b"", b"k" * 1025]:
+        expect(outlast.OutlastError, lambda: store.replicas_of(key), -1)
+        expect(outlast.OutlastError, lambda: store.partition_of(key), -1)
     store[b"k" * 1024] = b"x"
     for number in [1, 1 << 31]:
         expect(outlast.OutlastError, lambda: store.keys_of(number), -1)

@@ -26,8 +26,8 @@ static int visit(void *context, const void *key, size_t len) {
 }
 
 static int body(void *context, outlast_tx *tx) {
-    (void)context, (void)tx;
-    return 0;
+    (void)context;
+    return outlast_tx_put(tx, "fork", 4, "child", 5);
 }
 
 static void null_handles(outlast_job *job) {

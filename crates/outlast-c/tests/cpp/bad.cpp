@@ -190,7 +190,8 @@ static void closed_and_left(outlast::Job &job, outlast::Store &store) {
     EXPECT(Status::closed, comm.send(0, 1, "x"));
     EXPECT(Status::closed, comm.barrier());
     EXPECT(Status::closed, window.put(0, 0, "x"));
-    EXPECT(Status::closed, window.get(0, 0, nullptr, 0));
+    char buffer[4];
+    EXPECT(Status::closed, window.get(0, 0, buffer, sizeof buffer));
 }
 
 int main(int count, char **arguments) {

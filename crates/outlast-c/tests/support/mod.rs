@@ -78,7 +78,7 @@ pub(crate) fn check_log(launch: &Launch) {
         said
     };
     assert_eq!(said("off"), "");
-    assert_eq!(said("warn"), "");
+    assert_eq!(said("error"), "");
     let told = said("info");
     assert!(told.contains("a member is leaving member=0"), "{told}");
     let refused = said("loud");
