@@ -27,7 +27,7 @@ def interrupt(what, call):
         timer.join()
 
 
-def first(job, store, regions, strict):
+def first(job, store, comm, regions, strict):
     interrupt("wait", lambda: store.wait("never", 20))
     interrupt("wait for a member", lambda: store.wait("never", 20, member=1))
     with store.lock("held", 1):
@@ -60,7 +60,7 @@ def first(job, store, regions, strict):
     interrupt("regions", lambda: store.regions("mine alone"))
     interrupt("checkpoint", lambda: regions.checkpoint(1, {}))
     interrupt("images", lambda: store.images("mine alone"))
-    interrupt("duplicate", lambda: job.comm().duplicate())
+    interrupt("duplicate", comm.duplicate)
     interrupt("seats", lambda: store.run_seats(lambda seat: None, 64))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         snapshots = store.snapshots(folder)
@@ -85,9 +85,9 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     job = outlast.join()
     store, strict = job.open(), job.open(name="strict", global_mode=True)
-    regions = store.regions("both")
+    comm, regions = job.comm().duplicate(), store.regions("both")
     if job.me == 0:
-        first(job, store, regions, strict)
+        first(job, store, comm, regions, strict)
         # The call goes on in the background; this member ends without it.
         print("ok", flush=True)
         os._exit(0)

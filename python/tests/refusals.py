@@ -308,7 +308,7 @@ def check_left(job):
 
 
 def main():
-    job = outlast.join(segment_limit=64 << 20, time_limit=5)
+    job = outlast.join(segment_limit=128 << 20, time_limit=5)
     store = job.open()
     check_types(job, store)
     check_limits(job, store)
