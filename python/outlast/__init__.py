@@ -15,14 +15,16 @@ Store.get_into fills an array. Other types, for example int, raise TypeError; St
 Store.get_object keep any object, by pickle.
 
 A process that `outlast run -n 4 python3 PROGRAM` started is a member of a job of four. A process
-that was started alone is the member of a job of one.
+that was started alone is the member of a job of one. The variable OUTLAST_LOG (off, error, warn,
+info, debug or trace) writes what the library does about deaths and repair to standard error.
 
 Calls release Python's global lock while they run: do not change a buffer while another thread puts
-it. Ctrl-C ends a wait for a key, a lock, a message or other members within 0.1 s. After that join,
-open, close, leave, recover, snapshots, calls on regions, sends, collective calls and functions of
-seats go on in the background, at most until the job's time limit, and may have their effect: a
-program that goes on after Ctrl-C opens no store of that name. A child of os.fork is no member:
-calls there raise OutlastError.
+it. Ctrl-C ends a wait for a key, a lock, a message or other members within 0.1 s. A put or a get
+that needs the memory of a stopped member of another host ends when that member goes on, or at the
+time limit. After Ctrl-C join, open, close, leave, recover, snapshots, calls on regions, sends,
+collective calls and functions of seats go on in the background, at most until the job's time limit,
+and may have their effect: a program that goes on after Ctrl-C opens no store of that name. A child
+of os.fork is no member: calls there raise OutlastError.
 """
 
 import pickle

@@ -220,6 +220,7 @@ impl From<ImageError> for Failure {
             | ImageError::OtherLength { .. }
             | ImageError::Invalid { .. } => Code::Invalid,
             ImageError::Engine(error) => engine_code(error),
+            ImageError::Communicator(error) => communicator_code(error),
             ImageError::Store(error) => return error.clone().into(),
             _ => Code::Failed,
         };
@@ -233,6 +234,8 @@ impl From<SnapshotError> for Failure {
             SnapshotError::Store(error) => error.into(),
             SnapshotError::Timeout { .. } => failure(Code::Timeout, error.to_string()),
             SnapshotError::AlreadyOpen => failure(Code::AlreadyOpen, error.to_string()),
+            SnapshotError::Busy => failure(Code::Busy, error.to_string()),
+            SnapshotError::Interrupted { .. } => failure(Code::ProcFailed, error.to_string()),
             other => failure(Code::Failed, other.to_string()),
         }
     }
@@ -288,6 +291,7 @@ impl From<WindowError> for Failure {
             | WindowError::RankOutOfRange { .. }
             | WindowError::Invalid { .. } => Code::Invalid,
             WindowError::Freed => Code::Closed,
+            WindowError::AlreadyTaken => Code::Over,
             WindowError::Communicator(error) => communicator_code(error),
             WindowError::Engine(error) => engine_code(error),
             _ => Code::Failed,

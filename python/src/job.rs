@@ -2,6 +2,7 @@
 
 use crate::comm::Comm;
 use crate::error::{Code, Failure, failure};
+use crate::log;
 use crate::wait::{duration, in_slices, interruptible};
 use outlast::engine::Bell;
 use outlast::rma::Communicator;
@@ -37,6 +38,7 @@ impl Job {
         comm: Option<&Bound<'_, PyAny>>,
         set_errhandlers: bool,
     ) -> PyResult<Job> {
+        log::start();
         let mut options = JoinOptions::new().set_errhandlers(set_errhandlers);
         if let Some(seconds) = time_limit {
             options = options.time_limit(duration(seconds)?);

@@ -16,6 +16,7 @@ mod handle;
 mod images;
 mod job;
 mod lock;
+mod log;
 mod regions;
 mod seats;
 mod snapshot;

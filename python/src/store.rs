@@ -454,7 +454,11 @@ impl Store {
 
     /// The members that hold a key, or are to hold it.
     fn replicas_of(&self, key: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-        let members = self.on_key(key, |store, key| Ok(store.replicas_of(key)))?;
+        let members = self.on_key(key, |store, key| {
+            // Checks the key.
+            store.partition_of(key)?;
+            Ok(store.replicas_of(key))
+        })?;
         Ok(members.iter().map(|member| member.0).collect())
     }
 

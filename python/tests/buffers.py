@@ -120,11 +120,72 @@ def check_refusals(store):
     assert "refused" not in store and b"\0" * 7 not in store
 
 
+def check_other_calls(job, store):
+    """All calls with bytes take the bytes of a buffer whole, and fill no buffer in part."""
+    comm, handle = job.comm(), store.handle("handle")
+    window = comm.window(1 << 10, locks=False)
+    regions, images = store.regions("regions", 1 << 16), store.images("images", 1 << 16)
+    read_only, gaps = bytes(80), memoryview(bytearray(160))[::2]
+    for name, (buffer, wanted) in BUFFERS.items():
+        comm.send(0, buffer)
+        assert comm.receive().bytes == wanted, name
+        assert comm.allgather(buffer) == [wanted], name
+        window.put_blocking(0, 0, buffer)
+        assert window.get(0, 0, len(wanted)) == wanted, name
+        regions.checkpoint(1, {"region": buffer}, buffer)
+        assert regions.restore().note == wanted, name
+        found = bytearray(len(wanted))
+        regions.read("region", found)
+        assert found == wanted, name
+        images.save("image", buffer, buffer)
+        assert images.load("image") == (wanted, wanted), name
+        handle.put(buffer)
+        assert handle.get() == wanted, name
+        with store.batch() as batch:
+            batch["batch"] = buffer
+        store.put_all({"all": buffer})
+        assert store["batch"] == store["all"] == wanted, name
+    store["whole"] = bytes(80)
+    regions.checkpoint(2, {"region": bytes(80)})
+    images.save("image", bytes(80))
+    with store.pin("whole") as pin:
+        for place in (read_only, gaps):
+            for fill in [
+                lambda: store.get_into("whole", place),
+                lambda: store.handle("whole").get_into(place),
+                lambda: pin.read_into(place),
+                lambda: window.get_into(0, 0, place),
+                lambda: regions.restore({"region": place}),
+                lambda: regions.read("region", place),
+                lambda: images.read("image", place),
+            ]:
+                try:
+                    fill()
+                except ValueError as error:
+                    assert "writable and contiguous" in str(error), error
+                else:
+                    raise AssertionError("a part of a buffer was filled")
+    for give in [
+        lambda: comm.send(0, "text"),
+        lambda: comm.allgather(7),
+        lambda: window.put(0, 0, [1]),
+        lambda: regions.checkpoint(3, {"region": None}),
+        lambda: regions.checkpoint(3, {}, "text"),
+        lambda: images.save("image", 7),
+        lambda: handle.put("text"),
+        lambda: store.put_all({"all": 7}),
+    ]:
+        refuse("must be bytes or another buffer", give)
+    for ended in (window, regions, images):
+        ended.close()
+
+
 def main():
     with outlast.join() as job, job.open(replicas=1) as store:
         check_values(store)
         check_keys(store)
         check_refusals(store)
+        check_other_calls(job, store)
     print("ok", flush=True)
 
 

@@ -1,8 +1,10 @@
-"""Ctrl-C ends waits: for a key, for a lock, for the repair, and for members that do not call. The
-second member of the job makes none of the calls that the first member waits in."""
+"""Ctrl-C ends waits: for a key, for a lock, for the bell, for the end of a transaction, and for
+members that do not call. The second member of the job makes none of the calls that the first member
+waits in."""
 
 import os
 import signal
+import tempfile
 import threading
 import time
 
@@ -25,7 +27,7 @@ def interrupt(what, call):
         timer.join()
 
 
-def first(job, store):
+def first(job, store, comm, regions, strict):
     interrupt("wait", lambda: store.wait("never", 20))
     interrupt("wait for a member", lambda: store.wait("never", 20, member=1))
     with store.lock("held", 1):
@@ -47,9 +49,33 @@ def first(job, store):
         assert "half" not in store
     else:
         raise AssertionError("the handler did not end the wait")
+
+    def park():
+        while True:  # the bell may ring for other reasons
+            job.park(job.bell(), 20)
+
+    interrupt("park", park)
     interrupt("barrier", job.barrier)
     interrupt("open", lambda: job.open(name="mine alone"))
     interrupt("regions", lambda: store.regions("mine alone"))
+    interrupt("checkpoint", lambda: regions.checkpoint(1, {}))
+    interrupt("images", lambda: store.images("mine alone"))
+    interrupt("duplicate", comm.duplicate)
+    interrupt("seats", lambda: store.run_seats(lambda seat: None, 64))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        snapshots = store.snapshots(folder)
+        interrupt("snapshot", snapshots.take)
+    strict.revoke()
+    interrupt("recover", lambda: strict.recover(lambda tx, deaths: None))
+    # A transaction that is always in conflict.
+    store["contended"] = b""
+
+    def contend(tx):
+        tx["contended"]
+        store["contended"] = b""
+        tx["copy"] = b""
+
+    interrupt("transact", lambda: store.transact(contend, seconds=20))
     store["over"] = b""
     interrupt("close", store.close)
 
@@ -58,9 +84,10 @@ def main():
     # A shell starts background commands with SIGINT ignored, and Python leaves that as it is.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     job = outlast.join()
-    store = job.open()
+    store, strict = job.open(), job.open(name="strict", global_mode=True)
+    comm, regions = job.comm().duplicate(), store.regions("both")
     if job.me == 0:
-        first(job, store)
+        first(job, store, comm, regions, strict)
         # The call goes on in the background; this member ends without it.
         print("ok", flush=True)
         os._exit(0)

@@ -8,7 +8,7 @@ mod support;
 use outlast::MemberId;
 use outlast::launch::{Launch, Outcome, Output};
 use std::path::Path;
-use support::{LIMIT, check_bad, kill_the_last_of, library_folder};
+use support::{LIMIT, check_bad, check_log, kill_the_last_of, library_folder};
 use tempfile::TempDir;
 
 /// A folder with the package.
@@ -109,6 +109,12 @@ fn a_program_makes_every_call() {
 fn bad_input_is_a_defined_error_and_changes_nothing() {
     let package = Package::new();
     check_bad(package.launch(1, "refusals.py"), package.0.path());
+}
+
+#[test]
+fn the_log_of_the_library_is_written_where_outlast_log_asks_for_it() {
+    let package = Package::new();
+    check_log(&package.launch(2, "hand_over.py"));
 }
 
 #[test]

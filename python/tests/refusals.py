@@ -67,6 +67,9 @@ def check_types(job, store):
 def check_limits(job, store):
     for key in [b"", "", b"k" * 1025, b"\0outlast/own"]:
         expect(outlast.OutlastError, lambda: store.put(key, b"x"), -1)
+    for key in [b"", b"k" * 1025]:
+        expect(outlast.OutlastError, lambda: store.replicas_of(key), -1)
+        expect(outlast.OutlastError, lambda: store.partition_of(key), -1)
     store[b"k" * 1024] = b"x"
     for number in [1, 1 << 31]:
         expect(outlast.OutlastError, lambda: store.keys_of(number), -1)
@@ -166,8 +169,13 @@ def check_conflicts(store):
         expect(TypeError, lambda: tx.add("count", "one"))
 
 
-def check_fork(store):
+def check_fork(job, store):
     """A child is no member: its calls fail at once, and the parent goes on."""
+    handle, comm, tx = store.handle("forked"), job.comm(), store.transaction()
+    window = comm.window(64, locks=False)
+    regions, images = store.regions("forked", 1 << 16), store.images("forked", 1 << 16)
+    tx["forked"] = b"x"
+    pin = store.pin("kept")
     child = os.fork()
     if child == 0:
         status = 1
@@ -179,6 +187,23 @@ def check_fork(store):
                 lambda: store.wait("kept", 5),
                 lambda: store.lock("forked", 5).__enter__(),
                 lambda: store.transact(lambda tx: tx.add("forked", 1)),
+                tx.commit,
+                pin.get,
+                lambda: handle.put(b"x"),
+                handle.get,
+                lambda: comm.send(0, b"x"),
+                comm.receive,
+                comm.barrier,
+                lambda: window.put(0, 0, b"x"),
+                lambda: window.get(0, 0, 1),
+                lambda: regions.checkpoint(1, {}),
+                regions.restore,
+                lambda: images.save("image", b"x"),
+                lambda: images.load("image"),
+                job.barrier,
+                lambda: job.fence(0, 5),
+                lambda: job.ring(0),
+                lambda: job.open(name="forked"),
             ]
             failed = [str(expect(outlast.OutlastError, call, -19)) for call in calls]
             status = 0 if all("forked" in message for message in failed) else 2
@@ -191,6 +216,13 @@ def check_fork(store):
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert "forked" not in store and store["kept"] == b"newer"
+    assert comm.probe() is None and regions.restore().version is None
+    assert images.load("image") is None and window.get(0, 0, 1) == b"\0"
+    tx.commit()
+    assert store.pop("forked") == b"x"
+    pin.close()
+    for ended in (window, regions, images):
+        ended.close()
 
 
 def check_lock_is_released(store):
@@ -242,10 +274,32 @@ def check_closed(job, store):
 
 
 def check_left(job):
-    store = job.open()
+    store, comm = job.open(), job.comm()
     store["key"] = b"value"
+    handle, pin, tx = store.handle("key"), store.pin("key"), store.transaction()
+    window = comm.window(64, locks=False)
+    regions, images = store.regions("left", 1 << 16), store.images("left", 1 << 16)
     job.leave()
-    for call in [lambda: store["key"], lambda: store.put("key", b"x"), lambda: len(store)]:
+    for call in [
+        lambda: store["key"],
+        lambda: store.put("key", b"x"),
+        lambda: len(store),
+        lambda: handle.put(b"x"),
+        pin.get,
+        lambda: tx.get("key"),
+        lambda: comm.send(0, b"x"),
+        comm.receive,
+        comm.barrier,
+        lambda: window.put(0, 0, b"x"),
+        lambda: window.get(0, 0, 1),
+        window.free,
+        lambda: regions.checkpoint(1, {}),
+        regions.close,
+        lambda: images.save("image", b"x"),
+        images.close,
+        lambda: job.park(job.bell(), 5),
+        lambda: job.fence(0, 5),
+    ]:
         expect(outlast.Closed, call, -12)
     expect(outlast.Closed, lambda: job.open(name="late"), -12)
     expect(outlast.Closed, job.leave, -12)
@@ -254,14 +308,14 @@ def check_left(job):
 
 
 def main():
-    job = outlast.join(segment_limit=64 << 20, time_limit=5)
+    job = outlast.join(segment_limit=128 << 20, time_limit=5)
     store = job.open()
     check_types(job, store)
     check_limits(job, store)
     check_null_characters(job, store)
     check_transactions(store)
     check_conflicts(store)
-    check_fork(store)
+    check_fork(job, store)
     check_lock_is_released(store)
     check_closed(job, store)
     check_left(job)

@@ -197,12 +197,12 @@ fn cmake_version(version: &Version) -> String {
     )
 }
 
-/// The programs in C and C++ that the check builds against the installation: source, language, and
-/// whether the static library is linked.
-const PROGRAMS: [(&str, &str, bool); 3] = [
-    ("examples/c/heat.c", "C", false),
-    ("examples/c/heat.c", "C", true),
-    ("examples/cpp/pool.cpp", "CXX", false),
+/// The programs in C and C++ that the check builds against the installation: source, language,
+/// whether the static library is linked, and the arguments by which member 2 dies.
+const PROGRAMS: [(&str, &str, bool, &[&str]); 3] = [
+    ("examples/c/heat.c", "C", false, &["100", "2", "37"]),
+    ("examples/c/heat.c", "C", true, &["100", "2", "37"]),
+    ("examples/cpp/pool.cpp", "CXX", false, &["100", "2"]),
 ];
 
 /// The program in Fortran: the first program of the guide.
@@ -247,7 +247,7 @@ fn by_pkg_config(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
     if !has("pkg-config") {
         return Ok(());
     }
-    for (number, (source, language, is_static)) in PROGRAMS.into_iter().enumerate() {
+    for (number, (source, language, is_static, deadly)) in PROGRAMS.into_iter().enumerate() {
         let mut arguments = vec!["--cflags", "--libs", "outlast"];
         arguments.extend(is_static.then_some("--static"));
         let mut flags = flags_of(prefix, &arguments)?;
@@ -262,7 +262,7 @@ fn by_pkg_config(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
         compile.args((language == "CXX").then_some("-std=c++17"));
         compile.args(flags.split_whitespace());
         ensure!(compile.status()?.success(), "{source} was not compiled: {compile:?}");
-        run(&program)?;
+        run(prefix, &program, deadly)?;
     }
     if has("gfortran") {
         let program = folder.join("program-fortran");
@@ -271,7 +271,7 @@ fn by_pkg_config(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
         compile.arg(fortran_program(folder)?).arg("-o").arg(&program);
         compile.args(flags_of(prefix, &["--libs", "outlast"])?.split_whitespace());
         ensure!(compile.status()?.success(), "the program was not compiled: {compile:?}");
-        run(&program)?;
+        run(prefix, &program, &[])?;
     }
     Ok(())
 }
@@ -299,7 +299,7 @@ fn by_cmake(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
         if has_fortran { "Fortran" } else { "" },
         version.whole
     );
-    for (number, (source, _, is_static)) in PROGRAMS.into_iter().enumerate() {
+    for (number, (source, _, is_static, _)) in PROGRAMS.into_iter().enumerate() {
         let target = if is_static { "static" } else { "outlast" };
         project += &format!(
             "add_executable(program-{number} {})\n\
@@ -308,15 +308,12 @@ fn by_cmake(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
             workspace().join(source).display()
         );
     }
-    let mut programs: Vec<String> =
-        (0..PROGRAMS.len()).map(|number| format!("program-{number}")).collect();
     if has_fortran {
         project += &format!(
             "add_executable(program-fortran {})\n\
              target_link_libraries(program-fortran outlast::fortran)\n",
             fortran_program(folder)?.display()
         );
-        programs.push("program-fortran".into());
     }
     let source = folder.join("project");
     write(&source.join("CMakeLists.txt"), &project)?;
@@ -326,14 +323,37 @@ fn by_cmake(folder: &Path, prefix: &Path) -> anyhow::Result<()> {
     configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
     ensure!(configure.status()?.success(), "CMake did not find the package");
     ensure!(Command::new("cmake").arg("--build").arg(&build).status()?.success(), "CMake failed");
-    programs.iter().try_for_each(|program| run(&build.join(program)))
+    for (number, (.., deadly)) in PROGRAMS.into_iter().enumerate() {
+        run(prefix, &build.join(format!("program-{number}")), deadly)?;
+    }
+    if has_fortran { run(prefix, &build.join("program-fortran"), &[]) } else { Ok(()) }
 }
 
-/// Runs an example as a job of a single member; the libraries bound all its waits.
-fn run(program: &Path) -> anyhow::Result<()> {
-    let output = Command::new("timeout").arg("60").arg(program).arg("10").output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{} failed ({}): {said}", program.display(), output.status);
+/// Runs a program as four members, by the command of the installation. With arguments a member
+/// dies, and the survivors have to print what a single member prints.
+fn run(prefix: &Path, program: &Path, deadly: &[&str]) -> anyhow::Result<()> {
+    let mut alone = Command::new("timeout");
+    alone.arg("60").arg(program).args(deadly.first());
+    let mut launched = Command::new("timeout");
+    launched.arg("60").arg(prefix.join("bin/outlast")).args(["run", "-n", "4"]);
+    launched.arg(program).args(deadly);
+    let said = |mut command: Command| {
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{command:?} failed ({}): {errors}", output.status);
+        Ok(said)
+    };
+    let (alone, launched) = (said(alone)?, said(launched)?);
+    if let [_, _, ..] = deadly {
+        // The rest of a line is about the work of a member.
+        let results = |said: &str| -> Vec<String> {
+            said.lines().filter_map(|line| line.split(';').next().map(String::from)).collect()
+        };
+        let (wanted, found) = (results(&alone), results(&launched));
+        let is_equal = found.iter().all(|result| wanted == [result.clone()]);
+        ensure!(is_equal && found.len() >= 3, "alone: {alone}with a death: {launched}");
+    }
     Ok(())
 }
 

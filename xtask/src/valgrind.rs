@@ -1,7 +1,7 @@
 //! Finds valgrind, or unpacks it, without touching the system: for counting instructions, and for
 //! checking the library for C.
 
-use crate::gate::{Gate, cargo, minutes, target_folder, workspace};
+use crate::gate::{Gate, cargo, minutes, workspace};
 use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,21 +44,16 @@ pub(crate) fn install() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Runs a C program, which passes all kinds of bad input to the library, under memcheck.
-///
-/// memcheck does not look for leaks: it would read the whole job's memory word by word at the end,
-/// gigabytes of pages that were never used, with a fault for each word. AddressSanitizer looks for
-/// leaks in the tests of `outlast-c`.
+/// Runs the C programs of the tests under memcheck, with the members that die. AddressSanitizer
+/// looks for leaks in the tests of `outlast-c`.
 pub(crate) fn check_c(gate: &mut Gate) -> anyhow::Result<()> {
     let valgrind = install()?;
-    gate.step("build of the library for C", minutes(20), cargo(&["build", "--package=outlast-c"]))?;
-    let program = target_folder().join("valgrind-bad");
-    let library = target_folder().join("debug");
-    gate.step("a C program", minutes(2), compile_c("bad", &library, &program))?;
-    let mut check = Command::new(valgrind);
-    check.args(["--quiet", "--leak-check=no", "--error-exitcode=9"]).arg(program);
-    check.env_remove("OUTLAST_JOB");
-    gate.step("the C program under memcheck", minutes(5), check)
+    let selection = ["--package", "outlast-c", "--features", "valgrind", "--test", "members"];
+    let build = cargo(&[&["test", "--no-run"], &selection[..]].concat());
+    gate.step("build of the tests of C programs", minutes(20), build)?;
+    let mut check = cargo(&[&["test"], &selection[..]].concat());
+    check.args(["c_programs_are_clean_under_valgrind"]).env("OUTLAST_VALGRIND", valgrind);
+    gate.step("the C programs under memcheck", minutes(15), check)
 }
 
 /// Compiles a program of the tests in C, to be run with the library of this folder.

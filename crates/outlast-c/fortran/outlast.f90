@@ -561,7 +561,7 @@ module outlast
       import
       type(c_ptr), value :: regions
       character(kind=c_char), intent(in) :: name(*)
-      type(*) :: memory(*)
+      type(c_ptr), value :: memory
       integer(c_size_t), value :: length
     end function c_protect
     integer(c_int) function c_restore(regions, at) bind(C, name="outlast_restore")
@@ -1670,15 +1670,18 @@ contains
   end subroutine outlast_region_note
 
   ! Makes `length` bytes of an array a region of this member; 0 bytes end that. The array has the
-  ! attribute target, stays allocated until then, and is contiguous.
+  ! attribute target and stays allocated until then. A part of an array with gaps between its
+  ! elements has no single place in memory, and is outlast_invalid.
   subroutine outlast_protect(regions, name, memory, length, ierr)
     type(outlast_regions), intent(in) :: regions
     character(len=*), intent(in) :: name
-    type(*) :: memory(*)
+    type(*), target, intent(in) :: memory(..)
     integer(int64), intent(in) :: length
     integer, intent(out), optional :: ierr
-    call report(c_protect(regions%handle, whole(name), memory, int(length, c_size_t)), &
-        ierr)
+    type(c_ptr) :: place
+    place = c_null_ptr
+    if (is_contiguous(memory)) place = c_loc(memory)
+    call report(c_protect(regions%handle, whole(name), place, int(length, c_size_t)), ierr)
   end subroutine outlast_protect
 
   ! Finds the version that was saved last and fills the regions that this member protects. All

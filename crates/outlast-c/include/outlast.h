@@ -216,7 +216,7 @@ int outlast_join_mpi(void *comm, int set_errhandlers, outlast_job **job);
 int outlast_mpi_shrunken(const outlast_job *job, void **comm);
 /* Ends the membership of this process: the other members see it as dead, and as one that left.
  * Close the store before. Afterwards calls with the job, its stores and their handles return
- * OUTLAST_CLOSED. */
+ * OUTLAST_CLOSED, except the first outlast_close of a store. */
 int outlast_leave(outlast_job *job);
 /* Returns the number of this member, from 0; UINT32_MAX if the job is NULL or was left. */
 uint32_t outlast_me(const outlast_job *job);

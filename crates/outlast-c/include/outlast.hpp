@@ -573,11 +573,13 @@ class Job {
 
     /* Waiting for what comes first: a key, work or a death. outlast.h has the loop. */
     std::uint64_t bell() const noexcept { return outlast_bell(raw_); }
-    bool park(std::uint64_t bell, Milliseconds limit) const {
-        return detail::report(outlast_park(raw_, bell, detail::count(limit)), nullptr) ==
+    bool park(std::uint64_t bell, Milliseconds limit, OnError on = {}) const {
+        return detail::report(outlast_park(raw_, bell, detail::count(limit)), on.get()) ==
                OUTLAST_OK;
     }
-    void ring(std::uint32_t member) const { detail::report(outlast_ring(raw_, member), nullptr); }
+    void ring(std::uint32_t member, OnError on = {}) const {
+        detail::report(outlast_ring(raw_, member), on.get());
+    }
     explicit operator bool() const noexcept { return raw_ != nullptr; }
     /* The handle of the C library, for its other calls. */
     outlast_job *get() const noexcept { return raw_; }
@@ -605,16 +607,16 @@ class Handle {
   public:
     Version put(Bytes value) const { return put(value, nullptr); }
     Version put(Bytes value, std::error_code &ec) const { return put(value, &ec); }
-    template <class T> Version put_value(const T &value) const {
-        return put(detail::Codec<T>::encode(value), nullptr);
+    template <class T> Version put_value(const T &value, OnError on = {}) const {
+        return put(detail::Codec<T>::encode(value), on.get());
     }
     /* Puts the bytes of all parts, one after the other. */
-    Version put_parts(const std::vector<Bytes> &parts) const {
+    Version put_parts(const std::vector<Bytes> &parts, OnError on = {}) const {
         const auto list = detail::to_iovec(parts);
         outlast_version version{};
         detail::report(outlast_handle_putv(raw_.get(), list.data(), static_cast<int>(list.size()),
                                            &version),
-                       nullptr);
+                       on.get());
         return detail::from_c(version);
     }
     /* Puts a value if the key has this version, or does not exist; std::nullopt if not. */
@@ -626,22 +628,22 @@ class Handle {
         return put_if(value, expected, &ec);
     }
     /* Adds to the number of the key, and returns the sum. */
-    std::int64_t add(std::int64_t delta) const {
+    std::int64_t add(std::int64_t delta, OnError on = {}) const {
         std::int64_t after = 0;
-        detail::report(outlast_handle_add(raw_.get(), delta, &after), nullptr);
+        detail::report(outlast_handle_add(raw_.get(), delta, &after), on.get());
         return after;
     }
     /* The version of the key, if the key exists. The value is not copied. */
-    std::optional<Version> version() const {
+    std::optional<Version> version(OnError on = {}) const {
         outlast_version version{};
-        const int code = detail::report(outlast_handle_version(raw_.get(), &version), nullptr);
+        const int code = detail::report(outlast_handle_version(raw_.get(), &version), on.get());
         return code == OUTLAST_OK ? std::optional<Version>(detail::from_c(version)) : std::nullopt;
     }
     std::optional<Value> get() const { return get(nullptr); }
     std::optional<Value> get(std::error_code &ec) const { return get(&ec); }
-    template <class T> std::optional<T> get_value() const {
-        std::optional<Value> value = get(nullptr);
-        return value ? detail::decode<T>(std::move(value->bytes), nullptr) : std::nullopt;
+    template <class T> std::optional<T> get_value(OnError on = {}) const {
+        std::optional<Value> value = get(on.get());
+        return value ? detail::decode<T>(std::move(value->bytes), on.get()) : std::nullopt;
     }
     /* Copies the value into a buffer, and returns its length. Status::too_small is an error. */
     std::optional<std::size_t> get_into(void *buffer, std::size_t capacity) const {
@@ -785,8 +787,8 @@ class Transaction {
     }
     void put(Bytes key, Bytes value) { put(key, value, nullptr); }
     void put(Bytes key, Bytes value, std::error_code &ec) { put(key, value, &ec); }
-    template <class T> void put_value(Bytes key, const T &value) {
-        put(key, detail::Codec<T>::encode(value), nullptr);
+    template <class T> void put_value(Bytes key, const T &value, OnError on = {}) {
+        put(key, detail::Codec<T>::encode(value), on.get());
     }
     /* Returns whether the key existed. */
     bool erase(Bytes key) { return erase(key, nullptr); }
@@ -1056,12 +1058,12 @@ class Store {
 
     /* Calls visit(std::string_view) for each key with the prefix. A visit that returns bool ends
      * the listing by returning false. */
-    template <class Visit> void scan(Bytes prefix, Visit &&visit) const {
+    template <class Visit> void scan(Bytes prefix, Visit &&visit, OnError on = {}) const {
         detail::Listing<std::remove_reference_t<Visit>> listing{visit, nullptr};
         const int code =
             outlast_scan(raw_, prefix.data(), prefix.size(), listing.call, &listing);
         listing.rethrow();
-        detail::report(code, nullptr);
+        detail::report(code, on.get());
     }
     /* The keys with the prefix and their values, each as of some moment during the call. */
     std::vector<std::pair<std::string, Value>> scan_values(Bytes prefix, OnError on = {}) const {
@@ -1083,15 +1085,17 @@ class Store {
         return pairs;
     }
     /* Calls visit(std::string_view) for each key that the member owns. */
-    template <class Visit> void keys_of(std::uint32_t member, Visit &&visit) const {
+    template <class Visit,
+              class = std::enable_if_t<std::is_invocable_v<Visit &, std::string_view>>>
+    void keys_of(std::uint32_t member, Visit &&visit, OnError on = {}) const {
         detail::Listing<std::remove_reference_t<Visit>> listing{visit, nullptr};
         const int code = outlast_keys_of(raw_, member, listing.call, &listing);
         listing.rethrow();
-        detail::report(code, nullptr);
+        detail::report(code, on.get());
     }
-    std::vector<std::string> keys_of(std::uint32_t member) const {
+    std::vector<std::string> keys_of(std::uint32_t member, OnError on = {}) const {
         std::vector<std::string> keys;
-        keys_of(member, [&](std::string_view key) { keys.emplace_back(key); });
+        keys_of(member, [&](std::string_view key) { keys.emplace_back(key); }, on);
         return keys;
     }
     /* Makes this member the owner of the key. Returns whether the key exists. */
@@ -1124,11 +1128,11 @@ class Store {
     std::uint64_t epoch() const noexcept { return outlast_epoch(raw_); }
     /* The deaths after `seen`, which is advanced. Begin with 0: epoch() may already count a member
      * that died before this member was back from open(), after it had put keys. */
-    std::vector<Death> deaths(std::uint64_t &seen) const {
+    std::vector<Death> deaths(std::uint64_t &seen, OnError on = {}) const {
         std::vector<Death> deaths;
         Death death{};
         while (detail::report(outlast_next_death(raw_, &seen, &death.member, &death.heir),
-                              nullptr) == OUTLAST_OK) {
+                              on.get()) == OUTLAST_OK) {
             deaths.push_back(death);
         }
         return deaths;
@@ -1194,12 +1198,12 @@ class Store {
         }
     }
     /* Makes lost partitions usable again, without their old contents. Returns their number. */
-    std::size_t accept_loss() const {
+    std::size_t accept_loss(OnError on = {}) const {
         std::size_t partitions = 0;
-        detail::report(outlast_accept_loss(raw_, &partitions), nullptr);
+        detail::report(outlast_accept_loss(raw_, &partitions), on.get());
         return partitions;
     }
-    /* The same for these partitions alone. */
+    /* Makes these partitions alone usable again. */
     void accept_loss(const std::vector<std::size_t> &partitions, OnError on = {}) const {
         const int code = outlast_accept_loss_of(raw_, partitions.data(), partitions.size());
         detail::report(code, on.get());
@@ -1230,6 +1234,26 @@ class Store {
             code = recover_once(procedure, recovery);
         }
         detail::report(code, nullptr);
+    }
+    /* The form with codes: procedure(Transaction &, const std::vector<Death> &, std::error_code &)
+     * returns nothing. An error that it stores gives the recovery up at all members, and is the
+     * result, except that Status::revoked repeats the recovery. */
+    template <class Procedure> void recover(Procedure &&procedure, std::error_code &ec) const {
+        for (;;) {
+            outlast_recovery *recovery = nullptr;
+            if (detail::report(outlast_recover_begin(raw_, &recovery), &ec) < 0) {
+                return;
+            }
+            Transaction tx(outlast_recovery_tx(recovery));
+            procedure(tx, deaths_of(recovery), ec);
+            if (ec && ec != make_error_code(Status::revoked)) {
+                outlast_recover_fail(recovery);
+                return;
+            }
+            if (detail::report(outlast_recover_end(recovery), &ec) != OUTLAST_REVOKED) {
+                return;
+            }
+        }
     }
 
     /* Puts many keys, in order. Each put is a call of its own: at the first error the earlier puts
@@ -1373,7 +1397,7 @@ class Store {
             }
         } context{body, {}};
         const int code = outlast_transaction(raw_, Context::call, &context);
-        if (context.ec && context.ec.category() != category()) {
+        if (code == OUTLAST_FAILED && context.ec && context.ec.category() != category()) {
             ec = context.ec;
             return;
         }
@@ -1392,15 +1416,20 @@ class Store {
         raw_ = nullptr;
     }
 
-    /* Runs the procedure of a recovery, and ends the recovery. */
-    template <class Procedure>
-    static int recover_once(Procedure &procedure, outlast_recovery *recovery) {
+    static std::vector<Death> deaths_of(const outlast_recovery *recovery) {
         std::vector<Death> deaths;
         Death death{};
         while (outlast_recovery_death(recovery, deaths.size(), &death.member, &death.heir) ==
                OUTLAST_OK) {
             deaths.push_back(death);
         }
+        return deaths;
+    }
+
+    /* Runs the procedure of a recovery, and ends the recovery. */
+    template <class Procedure>
+    static int recover_once(Procedure &procedure, outlast_recovery *recovery) {
+        const std::vector<Death> deaths = deaths_of(recovery);
         Transaction tx(outlast_recovery_tx(recovery));
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
         try {
@@ -1533,7 +1562,8 @@ class Store {
     }
 
     /* The body runs inside a callback of C, which no exception may leave: it is kept, the
-     * transaction is aborted, and the exception goes on afterwards. */
+     * transaction is aborted, and the exception goes on afterwards. An exception that follows from
+     * values which never existed together is dropped: the library runs the body again. */
     template <class Body> auto transaction(Body &&body, std::nullptr_t) const {
         using Result = std::invoke_result_t<Body &, Transaction &>;
         using Kept = std::conditional_t<std::is_void_v<Result>, char, std::optional<Result>>;
@@ -1551,6 +1581,7 @@ class Store {
             }
             static int call(void *context, outlast_tx *raw) noexcept {
                 auto *self = static_cast<Context *>(context);
+                self->thrown = nullptr;
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
                 try {
                     self->run(raw);
@@ -1571,7 +1602,7 @@ class Store {
             }
         } context{body, {}, nullptr};
         const int code = outlast_transaction(raw_, Context::call, &context);
-        if (context.thrown) {
+        if (code == OUTLAST_FAILED && context.thrown) {
             std::rethrow_exception(context.thrown);
         }
         detail::report(code, nullptr);
@@ -2456,32 +2487,31 @@ class Seat {
   public:
     /* Calls body(const Seat &) once for each seat that this member holds, in threads of its own.
      * All members call it. If an exception other than Status::rolled_back leaves the function, the
-     * seat has failed: Status::seat_failed, at all members. */
+     * seat has failed: Status::seat_failed, at all members. With codes, body returns the
+     * std::error_code of the call that failed, in place of an exception. */
     template <class Body>
-    static void run(const Store &store, const SeatOptions &options, Body &&body) {
+    static void run(const Store &store, const SeatOptions &options, Body &&body, OnError on = {}) {
         struct Call {
             static int body(void *context, const outlast_seat *raw) noexcept {
                 auto &function = *static_cast<std::remove_reference_t<Body> *>(context);
                 const Seat seat(raw);
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
                 try {
-                    function(seat);
-                    return OUTLAST_OK;
+                    return play(function, seat);
                 } catch (const Error &error) {
                     return error.code().value();
                 } catch (...) {
                     return OUTLAST_FAILED;
                 }
 #else
-                function(seat);
-                return OUTLAST_OK;
+                return play(function, seat);
 #endif
             }
         };
         const void *context = std::addressof(body);
         detail::report(outlast_seats_run(store.get_raw(), &options, Call::body,
                                          const_cast<void *>(context)),
-                       nullptr);
+                       on.get());
     }
     Seat(const Seat &) = delete;
     Seat &operator=(const Seat &) = delete;
@@ -2593,6 +2623,18 @@ class Seat {
     }
 
   private:
+    /* Calls the function of a seat, and returns its code. */
+    template <class Function> static int play(Function &function, const Seat &seat) {
+        using Result = std::invoke_result_t<Function &, const Seat &>;
+        if constexpr (std::is_same_v<Result, std::error_code>) {
+            const std::error_code ec = function(seat);
+            return !ec || ec.category() == category() ? ec.value() : OUTLAST_FAILED;
+        } else {
+            function(seat);
+            return OUTLAST_OK;
+        }
+    }
+
     explicit Seat(const outlast_seat *raw) noexcept : raw_(raw) {}
 
     const outlast_seat *raw_;

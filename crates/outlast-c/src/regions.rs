@@ -106,7 +106,12 @@ pub extern "C" fn outlast_protect(
     call(|| {
         let (regions, name) = (borrow_handle_mut(regions)?, text(name)?);
         if len > 0 {
-            // Checks the pointer.
+            if memory.is_null() {
+                return Err(invalid(format!(
+                    "the memory of the region `{name}` is NULL, or an array of Fortran with gaps"
+                )));
+            }
+            // Checks the length.
             bytes(memory, len)?;
         }
         regions.protected.retain(|(other, _, _)| other != name);

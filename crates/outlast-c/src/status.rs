@@ -130,19 +130,26 @@ impl From<StoreError> for Failure {
 
 impl From<ImageError> for Failure {
     fn from(error: ImageError) -> Failure {
-        let status = match &error {
-            ImageError::DataLost { .. } => Status::DataLost,
-            ImageError::Timeout { .. } => Status::Timeout,
-            ImageError::NoRoom { .. } => Status::OutOfMemory,
-            ImageError::Replaced { .. } => Status::Conflict,
-            ImageError::Closed => Status::Closed,
-            ImageError::Absent { .. }
-            | ImageError::TooLong { .. }
-            | ImageError::OtherLength { .. }
-            | ImageError::Invalid { .. } => Status::Invalid,
-            _ => Status::Failed,
-        };
-        failure(status, error.to_string())
+        match error {
+            ImageError::Store(error) => error.into(),
+            ImageError::Communicator(error) => error.into(),
+            ImageError::Engine(error) => error.into(),
+            error => {
+                let status = match &error {
+                    ImageError::DataLost { .. } => Status::DataLost,
+                    ImageError::Timeout { .. } => Status::Timeout,
+                    ImageError::NoRoom { .. } => Status::OutOfMemory,
+                    ImageError::Replaced { .. } => Status::Conflict,
+                    ImageError::Closed => Status::Closed,
+                    ImageError::Absent { .. }
+                    | ImageError::TooLong { .. }
+                    | ImageError::OtherLength { .. }
+                    | ImageError::Invalid { .. } => Status::Invalid,
+                    _ => Status::Failed,
+                };
+                failure(status, error.to_string())
+            }
+        }
     }
 }
 

@@ -249,7 +249,10 @@ pub extern "C" fn outlast_replicas_of(
     count: *mut usize,
 ) -> c_int {
     call(|| {
-        let replicas = opened(store)?.store.replicas_of(bytes(key, key_len)?);
+        let (store, key) = (&opened(store)?.store, bytes(key, key_len)?);
+        // Checks the key.
+        store.partition_of(key)?;
+        let replicas = store.replicas_of(key);
         let replicas: Vec<u32> = replicas.iter().map(|member| member.0).collect();
         write_list(&replicas, members, capacity, count)
     })

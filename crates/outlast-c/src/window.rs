@@ -68,11 +68,12 @@ pub extern "C" fn outlast_window_open(
 
 /// Ends a window, and frees its handle if there is nothing left of the window.
 fn end(window: *mut Window, end: impl FnOnce(&Window) -> WindowResult<()>) -> CallResult {
-    let ended = end(borrow_handle(window)?);
-    if matches!(ended, Ok(()) | Err(WindowError::Freed)) {
+    let ended = done(end(borrow_handle(window)?));
+    let is_over = |failure: &Failure| failure.status == Status::Closed as c_int;
+    if ended.as_ref().err().is_none_or(is_over) {
         drop(take_handle(window)?);
     }
-    done(ended)
+    ended
 }
 
 /// `outlast_window_free` of outlast.h.

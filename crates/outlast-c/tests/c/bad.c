@@ -26,8 +26,8 @@ static int visit(void *context, const void *key, size_t len) {
 }
 
 static int body(void *context, outlast_tx *tx) {
-    (void)context, (void)tx;
-    return 0;
+    (void)context;
+    return outlast_tx_put(tx, "fork", 4, "child", 5);
 }
 
 static void null_handles(outlast_job *job) {
@@ -174,9 +174,46 @@ static void wrong_sizes(outlast_job *job) {
 
 static void forks(outlast_job *job) {
     outlast_handle *handle;
+    outlast_comm *comm;
+    outlast_window *window;
+    outlast_regions *regions;
+    outlast_images *images;
+    outlast_tx *tx;
+    outlast_pin *pin;
+    outlast_lock_guard *guard;
+    char buffer[8], cells[8] = "cells";
     EXPECT(OUTLAST_OK, outlast_handle_open(store, "fork", 4, &handle));
+    EXPECT(OUTLAST_OK, outlast_comm_world(job, &comm));
+    EXPECT(OUTLAST_OK, outlast_window_open(comm, 64, &window));
+    EXPECT(OUTLAST_OK, outlast_regions_open(store, "fork", NULL, &regions));
+    EXPECT(OUTLAST_OK, outlast_protect(regions, "cells", cells, sizeof cells));
+    EXPECT(OUTLAST_OK, outlast_images_open(store, "fork", NULL, &images));
+    EXPECT(OUTLAST_OK, outlast_put(store, "pinned", 6, "value", 5, NULL));
+    EXPECT(OUTLAST_OK, outlast_pin_open(store, "pinned", 6, &pin, NULL, NULL));
+    EXPECT(OUTLAST_OK, outlast_tx_begin(store, &tx));
+    EXPECT(OUTLAST_OK, outlast_tx_put(tx, "fork", 4, "child", 5));
     pid_t child = fork();
     if (child == 0) {
+        alarm(30);
+        EXPECT(OUTLAST_FORKED, outlast_tx_commit(tx));
+        EXPECT(OUTLAST_FORKED, outlast_pin_read(pin, 0, buffer, 1));
+        EXPECT(OUTLAST_FORKED, outlast_lock(store, "fork", 4, 20000, &guard, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_transaction(store, body, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_wait(store, "none", 4, NULL, 20000, -1, NULL, 0, NULL,
+                                            NULL));
+        EXPECT(OUTLAST_FORKED, outlast_scan(store, "", 0, visit, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_comm_send(comm, 0, 1, "child", 5));
+        EXPECT(OUTLAST_FORKED,
+               outlast_comm_receive(comm, 0, 1, buffer, 8, NULL, NULL, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_comm_barrier(comm));
+        EXPECT(OUTLAST_FORKED, outlast_window_put(window, 0, 0, "child", 5));
+        EXPECT(OUTLAST_FORKED, outlast_window_get(window, 0, 0, buffer, 1));
+        EXPECT(OUTLAST_FORKED, outlast_checkpoint(regions, 1, NULL, 0));
+        EXPECT(OUTLAST_FORKED, outlast_restore(regions, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_image_save(images, "image", NULL, 0, "child", 5));
+        EXPECT(OUTLAST_FORKED, outlast_image_load(images, "image", buffer, 8, NULL, NULL, 0, NULL));
+        EXPECT(OUTLAST_FORKED, outlast_barrier(job));
+        EXPECT(OUTLAST_FORKED, outlast_fence(job, 0, 20000));
         REFUSED(OUTLAST_FORKED, "forked", outlast_put(store, "fork", 4, "child", 5, NULL));
         REFUSED(OUTLAST_FORKED, "forked", outlast_handle_put(handle, "child", 5, NULL));
         EXPECT(OUTLAST_FORKED, outlast_get(store, "fork", 4, NULL, 0, NULL, NULL));
@@ -189,7 +226,17 @@ static void forks(outlast_job *job) {
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     EXPECT(OUTLAST_ABSENT, outlast_exists(store, "fork", 4));
+    EXPECT(OUTLAST_ABSENT, outlast_restore(regions, NULL));
+    EXPECT(OUTLAST_ABSENT, outlast_image_load(images, "image", NULL, 0, NULL, NULL, 0, NULL));
+    EXPECT(OUTLAST_OK, outlast_tx_commit(tx));
+    EXPECT(OUTLAST_OK, outlast_exists(store, "fork", 4));
+    EXPECT(OUTLAST_OK, outlast_window_free(window));
+    EXPECT(OUTLAST_OK, outlast_regions_close(regions));
+    EXPECT(OUTLAST_OK, outlast_images_close(images));
+    EXPECT(OUTLAST_OK, outlast_comm_free(comm));
     outlast_handle_free(handle);
+    outlast_pin_free(pin);
+    outlast_tx_free(tx);
 }
 
 static volatile sig_atomic_t signals;
@@ -268,8 +315,28 @@ int main(int count, char **arguments) {
     outlast_tx_free(tx);
     /* The store again, and the job after it was left. */
     outlast_store *again;
+    outlast_comm *comm;
+    outlast_window *window;
+    outlast_regions *regions;
+    outlast_images *images;
     EXPECT(OUTLAST_OK, outlast_open(job, NULL, &again));
+    EXPECT(OUTLAST_OK, outlast_handle_open(again, "key", 3, &handle));
+    EXPECT(OUTLAST_OK, outlast_comm_world(job, &comm));
+    EXPECT(OUTLAST_OK, outlast_window_open(comm, 64, &window));
+    EXPECT(OUTLAST_OK, outlast_regions_open(again, "left", NULL, &regions));
+    EXPECT(OUTLAST_OK, outlast_images_open(again, "left", NULL, &images));
     EXPECT(OUTLAST_OK, outlast_leave(job));
+    EXPECT(OUTLAST_CLOSED, outlast_handle_put(handle, "value", 5, NULL));
+    EXPECT(OUTLAST_CLOSED, outlast_comm_send(comm, 0, 1, "x", 1));
+    EXPECT(OUTLAST_CLOSED, outlast_comm_barrier(comm));
+    EXPECT(OUTLAST_CLOSED, outlast_window_put(window, 0, 0, "x", 1));
+    EXPECT(OUTLAST_CLOSED, outlast_window_free(window));
+    EXPECT(OUTLAST_CLOSED, outlast_checkpoint(regions, 1, NULL, 0));
+    EXPECT(OUTLAST_CLOSED, outlast_regions_close(regions));
+    EXPECT(OUTLAST_CLOSED, outlast_image_save(images, "image", NULL, 0, "x", 1));
+    EXPECT(OUTLAST_CLOSED, outlast_images_close(images));
+    outlast_comm_free(comm);
+    outlast_handle_free(handle);
     EXPECT(OUTLAST_CLOSED, outlast_put(again, "key", 3, "value", 5, NULL));
     REFUSED(OUTLAST_CLOSED, "left", outlast_open(job, NULL, &store));
     REFUSED(OUTLAST_CLOSED, "left", outlast_leave(job));

@@ -81,9 +81,62 @@ static void null_characters(const outlast::Store &store) {
     EXPECT(Status::invalid, regions.protect("cells", memory, sizeof memory));
 }
 
-static void forks(const outlast::Store &store) {
+/* Another call changes both keys between two reads of a transaction: its function is called again,
+ * and an error that follows from values which never existed together does not count. */
+static void values_that_never_existed_together(const outlast::Store &store) {
+    int calls = 0;
+    const auto are_equal = [&](auto get) {
+        const auto first = get("first");
+        if (calls++ == 0) {
+            store.put("first", "2");
+            store.put("second", "2");
+        }
+        return first == get("second");
+    };
+    store.put("first", "1");
+    store.put("second", "1");
+    const int result = store.transaction([&](outlast::Transaction &tx) {
+        if (!are_equal([&](const char *key) { return tx.get(key); })) {
+            throw std::runtime_error("the values differ");
+        }
+        tx.put("copy", "by exceptions");
+        return 7;
+    });
+    CHECK(result == 7 && calls == 2 && store.get("copy")->bytes == "by exceptions");
+
+    calls = 0;
+    store.put("first", "1");
+    store.put("second", "1");
+    std::error_code ec;
+    store.transaction([&](outlast::Transaction &tx, std::error_code &inner) {
+        if (are_equal([&](const char *key) { return tx.get(key, inner); })) {
+            tx.put("copy", "by codes", inner);
+        } else {
+            inner = std::make_error_code(std::errc::io_error);
+        }
+    }, ec);
+    CHECK(!ec && calls == 2 && store.get("copy")->bytes == "by codes");
+}
+
+static void forks(const outlast::Job &job, const outlast::Store &store) {
+    const auto comm = outlast::Comm::world(job);
+    auto window = outlast::Window::open(comm, 64);
+    auto regions = outlast::Regions::open(store, "forked");
+    auto images = outlast::Images::open(store, "forked");
+    auto pin = store.pin("key");
     const pid_t child = fork();
     if (child == 0) {
+        alarm(30);
+        EXPECT(Status::forked, comm.send(0, 1, "child"));
+        EXPECT(Status::forked, comm.receive());
+        EXPECT(Status::forked, comm.barrier());
+        EXPECT(Status::forked, window.put(0, 0, "child"));
+        EXPECT(Status::forked, regions.checkpoint(1));
+        EXPECT(Status::forked, regions.restore());
+        EXPECT(Status::forked, images.save("image", "child"));
+        EXPECT(Status::forked, images.load("image"));
+        EXPECT(Status::forked, pin->bytes());
+        EXPECT(Status::forked, job.barrier());
         EXPECT(Status::forked, store.put("fork", "child"));
         EXPECT(Status::forked, store.get("fork"));
         EXPECT(Status::forked, store.lock("fork", 20s));
@@ -96,6 +149,10 @@ static void forks(const outlast::Store &store) {
     int status = -1;
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0 && !store.exists("fork"));
+    CHECK(!images.load("image") && !comm.probe() && regions.restore().version == 0);
+    window.free();
+    regions.close();
+    images.close();
 }
 
 static volatile std::sig_atomic_t signals;
@@ -115,6 +172,8 @@ static void waits_with_signals(const outlast::Store &store) {
 static void closed_and_left(outlast::Job &job, outlast::Store &store) {
     const outlast::Handle handle = store.handle("key");
     auto pin = store.pin("key");
+    const auto comm = outlast::Comm::world(job);
+    const auto window = outlast::Window::open(comm, 64);
     store.close();
     EXPECT(Status::invalid, store.put("key", "x"));
     EXPECT(Status::invalid, store.close());
@@ -128,6 +187,11 @@ static void closed_and_left(outlast::Job &job, outlast::Store &store) {
     EXPECT(Status::invalid, job.leave());
     EXPECT(Status::invalid, outlast::Store::open(job));
     CHECK(job.me() == UINT32_MAX);
+    EXPECT(Status::closed, comm.send(0, 1, "x"));
+    EXPECT(Status::closed, comm.barrier());
+    EXPECT(Status::closed, window.put(0, 0, "x"));
+    char buffer[4];
+    EXPECT(Status::closed, window.get(0, 0, buffer, sizeof buffer));
 }
 
 int main(int count, char **arguments) {
@@ -143,7 +207,8 @@ int main(int count, char **arguments) {
     without_objects(job, store);
     wrong_sizes_and_types(job, store);
     null_characters(store);
-    forks(store);
+    values_that_never_existed_together(store);
+    forks(job, store);
     waits_with_signals(store);
     closed_and_left(job, store);
     std::puts("ok");

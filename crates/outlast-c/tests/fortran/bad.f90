@@ -1,6 +1,7 @@
-! Bad input: handles without an object, wrong sizes, closed stores, use after leave, fork after
-! open, null characters, wrong types, and a plug-in that is missing or of another MPI, whose file
-! is the argument. Each has its own code and a message, and changes nothing. Signals end no wait.
+! Bad input: handles without an object, wrong sizes, arrays with gaps, closed stores, use after
+! leave, fork after open, null characters, wrong types, and a plug-in that is missing or of another
+! MPI, whose file is the argument. Each has its own code and a message, and changes nothing. Signals
+! end no wait.
 program bad
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: int32, int64, real64, error_unit, output_unit
@@ -58,7 +59,8 @@ program bad
   call outlast_join(job)
   call outlast_open(job, store)
   call wrong_sizes_and_types()
-  call null_characters()
+  call null_characters_and_gaps()
+  call aborted_transactions()
   call forks()
   call waits_with_signals()
   call closed_and_left()
@@ -100,7 +102,17 @@ contains
     type(outlast_store) :: no_store
     type(outlast_tx) :: no_tx
     type(outlast_comm) :: no_comm
+    type(outlast_window) :: no_window
+    type(outlast_regions) :: no_regions
+    type(outlast_snapshots) :: no_snapshots
+    type(outlast_snapshot) :: taken
+    type(outlast_pin) :: no_pin
+    type(outlast_lock_guard) :: no_guard
+    type(outlast_request) :: no_request
+    type(outlast_restored) :: at
     integer(int64) :: number
+    integer :: sender, tag
+    character :: bytes(8)
     call outlast_open(no_job, store, ierr=ierr)
     call refused(outlast_invalid, "NULL", "no job")
     call outlast_barrier(no_job, ierr)
@@ -119,6 +131,21 @@ contains
     call refused(outlast_invalid, "NULL", "no job for a communicator")
     call outlast_comm_barrier(no_comm, ierr)
     call refused(outlast_invalid, "NULL", "no communicator")
+    call outlast_window_put(no_window, 0, 0_int64, ["x"], 1_int64, ierr)
+    call refused(outlast_invalid, "NULL", "no window")
+    call outlast_restore(no_regions, at, ierr)
+    call refused(outlast_invalid, "NULL", "no checkpoints")
+    call outlast_snapshot_take(no_snapshots, taken, ierr)
+    call refused(outlast_invalid, "NULL", "no folder of snapshots")
+    call outlast_pin_read(no_pin, 0_int64, bytes, 1_int64, ierr)
+    call refused(outlast_invalid, "NULL", "no pin")
+    call outlast_unlock(no_guard, ierr)
+    call refused(outlast_invalid, "NULL", "no lock")
+    call outlast_request_wait(no_request, bytes, 8_int64, number, sender, tag, ierr)
+    call refused(outlast_invalid, "NULL", "no request")
+    call outlast_tx_free(no_tx)
+    call outlast_pin_free(no_pin)
+    call outlast_request_free(no_request)
     call check(outlast_members(no_job) == 0, "no members")
   end subroutine without_objects
 
@@ -145,14 +172,17 @@ contains
     call check(outlast_length(store, "key") == 24, "the value is there")
   end subroutine wrong_sizes_and_types
 
-  subroutine null_characters()
+  subroutine null_characters_and_gaps()
     type(outlast_regions) :: regions
     type(outlast_snapshots) :: snapshots
     type(outlast_store) :: other
     character(len=:), allocatable :: key, text
-    real(real64), target :: memory(1)
+    type(outlast_restored) :: at
+    real(real64), target :: memory(1), gaps(4), rows(2, 3)
     key = "a" // c_null_char // "b"
     memory = 1
+    gaps = 5
+    rows = 7
     call outlast_put(store, key, "v" // c_null_char // "w")
     call outlast_get(store, key, text)
     call check(text == "v" // c_null_char // "w" .and. len(text) == 3, "the whole value")
@@ -166,17 +196,78 @@ contains
     call outlast_snapshots_open(store, key, snapshots, ierr=ierr)
     call refused(outlast_invalid, "null character", "a folder")
     call outlast_regions_open(store, "regions", regions)
+    ! A copy of the elements would be another memory, which is gone after the call.
+    call outlast_protect(regions, "gaps", gaps(1:4:2), 16_int64, ierr)
+    call refused(outlast_invalid, "gaps", "an array that is not contiguous")
+    call outlast_protect(regions, "row", rows(1, :), 24_int64, ierr)
+    call refused(outlast_invalid, "row", "a row of a matrix")
+    call outlast_protect(regions, "column", rows(:, 2), 16_int64)
+    call outlast_protect(regions, "part", gaps(2:3), 16_int64)
+    call outlast_checkpoint(regions, 1_int64)
+    rows = 0
+    gaps = 0
+    call outlast_restore(regions, at)
+    call check(all(rows(:, 2) == 7) .and. all(rows(:, 1) == 0), "the column was saved")
+    call check(all(gaps(2:3) == 5) .and. gaps(1) == 0 .and. gaps(4) == 0, "the part was saved")
     call outlast_protect(regions, key, memory, 8_int64, ierr)
     call refused(outlast_invalid, "null character", "the name of a region")
     call outlast_region_read(regions, 0, key, 0_int64, memory, 8_int64, ierr)
     call refused(outlast_invalid, "null character", "the name of a region to read")
     call outlast_regions_close(regions)
-  end subroutine null_characters
+  end subroutine null_characters_and_gaps
+
+  ! What is not committed has no effect: after an abort, and when the transaction is freed.
+  subroutine aborted_transactions()
+    type(outlast_tx) :: tx
+    call outlast_put(store, "kept", "before")
+    call outlast_tx_begin(store, tx)
+    call outlast_tx_put(tx, "kept", "after")
+    call outlast_tx_abort(tx)
+    call outlast_tx_put(tx, "kept", "later", ierr)
+    call refused(outlast_over, "", "a transaction that is over")
+    call outlast_tx_free(tx)
+    call outlast_tx_begin(store, tx)
+    call outlast_tx_delete(tx, "kept")
+    call outlast_tx_free(tx)
+    call outlast_tx_commit(tx, ierr)
+    call refused(outlast_invalid, "NULL", "a transaction that was freed")
+    call check(outlast_length(store, "kept") == 6, "the value from before")
+  end subroutine aborted_transactions
 
   subroutine forks()
     integer(c_int) :: child, status
+    integer(int64) :: length
+    integer :: sender, tag
+    character(len=:), allocatable :: text
+    character :: bytes(8)
+    type(outlast_comm) :: comm
+    type(outlast_window) :: window
+    type(outlast_regions) :: regions
+    type(outlast_restored) :: at
+    type(outlast_tx) :: tx
+    call outlast_comm_world(job, comm)
+    call outlast_window_open(comm, 64_int64, window)
+    call outlast_regions_open(store, "forked", regions)
+    call outlast_tx_begin(store, tx)
+    call outlast_tx_put(tx, "fork", 1)
     child = c_fork()
     if (child == 0) then
+      call outlast_tx_commit(tx, ierr)
+      call refused(outlast_forked, "forked", "a commit of a child")
+      call outlast_get(store, "kept", text, ierr)
+      call refused(outlast_forked, "forked", "a get of a child")
+      call outlast_comm_send(comm, 0, 1, ["x"], 1_int64, ierr)
+      call refused(outlast_forked, "forked", "a message of a child")
+      call outlast_comm_receive(comm, 0, 1, bytes, 8_int64, length, sender, tag, ierr)
+      call refused(outlast_forked, "forked", "a receive of a child")
+      call outlast_window_put(window, 0, 0_int64, ["x"], 1_int64, ierr)
+      call refused(outlast_forked, "forked", "a put of a child into a window")
+      call outlast_checkpoint(regions, 1_int64, ierr=ierr)
+      call refused(outlast_forked, "forked", "a checkpoint of a child")
+      call outlast_restore(regions, at, ierr)
+      call refused(outlast_forked, "forked", "a restore of a child")
+      call outlast_barrier(job, ierr)
+      call refused(outlast_forked, "forked", "a barrier of a child")
       call outlast_put(store, "fork", 1, ierr)
       call refused(outlast_forked, "forked", "a put of a child")
       call outlast_wait_for(store, "fork", 20000, ierr=ierr)
@@ -187,6 +278,11 @@ contains
     end if
     call check(child > 0 .and. c_waitpid(child, status, 0) == child .and. status == 0, "the child")
     call check(.not. outlast_exists(store, "fork"), "nothing was put")
+    call outlast_restore(regions, at, ierr)
+    call check(ierr == outlast_absent, "nothing was saved")
+    call outlast_tx_free(tx)
+    call outlast_window_free(window)
+    call outlast_regions_close(regions)
   end subroutine forks
 
   subroutine count_signal(number) bind(C)
@@ -210,13 +306,25 @@ contains
 
   subroutine closed_and_left()
     type(outlast_store) :: again
+    type(outlast_comm) :: comm
+    type(outlast_window) :: window
+    type(outlast_regions) :: regions
     call outlast_close(store)
     call outlast_put(store, "key", 1, ierr)
     call refused(outlast_invalid, "NULL", "a closed store")
     call outlast_close(store, ierr)
     call refused(outlast_invalid, "NULL", "a second close")
     call outlast_open(job, again)
+    call outlast_comm_world(job, comm)
+    call outlast_window_open(comm, 64_int64, window)
+    call outlast_regions_open(again, "left", regions)
     call outlast_leave(job)
+    call outlast_comm_send(comm, 0, 1, ["x"], 1_int64, ierr)
+    call refused(outlast_closed, "", "a message after leaving")
+    call outlast_window_put(window, 0, 0_int64, ["x"], 1_int64, ierr)
+    call refused(outlast_closed, "", "a put into a window after leaving")
+    call outlast_checkpoint(regions, 1_int64, ierr=ierr)
+    call refused(outlast_closed, "", "a checkpoint after leaving")
     call outlast_put(again, "key", 1, ierr)
     call refused(outlast_closed, "", "a store of a job that was left")
     call outlast_barrier(job, ierr)

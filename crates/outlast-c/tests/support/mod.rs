@@ -56,12 +56,33 @@ pub(crate) fn kill_the_last_of(launch: Launch) {
     }
 }
 
-/// Runs a program with all kinds of bad input as the only member of a job.
-pub(crate) fn check_bad(launch: Launch, folder: &Path) {
-    let launch = launch.args([plugin_of_another_mpi(folder)]);
+/// Runs a program as the only member of a job, to its end.
+pub(crate) fn run_alone(launch: Launch) {
     let outcome = launch.output(Output::Capture).start().expect("started").wait(LIMIT);
     assert!(outcome.survivors_ok(), "{outcome}{}", outcome.stderr(MemberId(0)));
     assert_eq!(outcome.stdout(MemberId(0)), "ok\n");
+}
+
+/// Runs a program with all kinds of bad input as the only member of a job.
+pub(crate) fn check_bad(launch: Launch, folder: &Path) {
+    run_alone(launch.args([plugin_of_another_mpi(folder)]));
+}
+
+/// Runs a job of two members, of which a member leaves, with several values of OUTLAST_LOG.
+pub(crate) fn check_log(launch: &Launch) {
+    let said = |level: &str| {
+        let launch = launch.clone().env("OUTLAST_LOG", level).output(Output::Capture);
+        let outcome = launch.start().expect("started").wait(LIMIT);
+        let said: String = outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
+        assert!(outcome.survivors_ok(), "{outcome}{said}");
+        said
+    };
+    assert_eq!(said("off"), "");
+    assert_eq!(said("error"), "");
+    let told = said("info");
+    assert!(told.contains("a member is leaving member=0"), "{told}");
+    let refused = said("loud");
+    assert!(refused.contains("OUTLAST_LOG is \"loud\"; it may be off, error"), "{refused}");
 }
 
 /// Makes a plug-in of another MPI: all functions are there, and the library is not Open MPI.

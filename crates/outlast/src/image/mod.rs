@@ -374,10 +374,14 @@ impl Images {
 
 impl Inner {
     fn check_open(&self) -> ImageResult<()> {
-        match self.is_closed.load(Ordering::SeqCst) || self.job.has_ended() {
-            true => Err(ImageError::Closed),
-            false => Ok(()),
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err(ImageError::Closed);
         }
+        if self.job.has_ended() {
+            // This member has left, or this process was forked from it.
+            return Err(self.job.ring(self.job.me()).map_or_else(Into::into, |()| ImageError::Closed));
+        }
+        Ok(())
     }
 
     fn close(&self) -> ImageResult<()> {

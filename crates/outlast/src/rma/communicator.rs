@@ -13,11 +13,10 @@ use super::credit::Lane;
 use super::group::{Group, RankSet};
 use super::outbox::DeferredWork;
 use super::point_to_point::{PostedReceive, Received, Request, Source, Tag};
-use super::progress::{Rma, begin_call};
+use super::progress::{Rma, begin_call, why_ended};
 use super::registry::{CommunicatorState, SharedCommunicator, WORLD, everyone_id};
 use super::wire::{self, Writer};
 use super::{Error, Result, TAG_MAX};
-use crate::engine::{self};
 use crate::sync::lock;
 use crate::{Job, MemberId};
 use std::sync::Arc;
@@ -157,6 +156,12 @@ impl Communicator {
         if self.is_revoked() { Err(Error::Revoked) } else { Ok(()) }
     }
 
+    /// The check of a call that need not send or wait, and so does not notice otherwise that this
+    /// member has left the job, or that this process was forked from it.
+    fn check_member(&self) -> Result<()> {
+        if self.job.has_ended() { Err(Error::Engine(why_ended(&self.job))) } else { Ok(()) }
+    }
+
     // ---- Messages.
 
     /// Sends a message. When the call returns, the send is complete and `bytes` may be used again.
@@ -169,6 +174,7 @@ impl Communicator {
         self.check_tag(tag)?;
         self.check_usable()?;
         if to == self.rank() {
+            self.check_member()?;
             lock(&self.shared.state).matcher.deliver(to, tag, bytes.to_vec());
             self.rma.wake_waiters(&self.job);
             return Ok(());
@@ -244,6 +250,7 @@ impl Communicator {
     ) -> Result<Option<(usize, u32, usize)>> {
         let (from, tag) = (from.into(), tag.into());
         self.check_match(from, tag)?;
+        self.check_member()?;
         self.rma.progress(&self.job);
         Ok(lock(&self.shared.state).matcher.peek(from, tag))
     }
@@ -273,6 +280,9 @@ impl Communicator {
         len: usize,
     ) -> Result<CollectiveCall<'_>> {
         self.check_usable()?;
+        if self.size() == 1 {
+            self.check_member()?;
+        }
         self.rma.refresh_view(&self.job);
         CollectiveCall::begin(
             &self.job,
@@ -591,9 +601,7 @@ impl Communicator {
         // The decision may have been made after this member left the job, and so without later
         // contributions of the other members, which no longer send to it. Decisions from before the
         // leave hold.
-        if self.job.has_ended() {
-            return Err(Error::Engine(engine::Error::Ended));
-        }
+        self.check_member()?;
         if !value.is_of(kind) {
             return Err(Error::Mismatched {
                 what: format!("here {kind:?}, at another member another operation"),

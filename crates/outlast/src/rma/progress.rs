@@ -99,6 +99,11 @@ impl Drop for Token<'_> {
     }
 }
 
+/// Why this member is no part of the job any more: it has left, or this process was forked from it.
+pub(super) fn why_ended(job: &Job) -> engine::Error {
+    job.ring(job.me()).err().unwrap_or(engine::Error::Ended)
+}
+
 /// Begins a call of a program: all its waits share a deadline.
 pub(super) fn begin_call(job: &Job) -> Deadline {
     Deadline::call(|| job.now())
@@ -186,7 +191,7 @@ impl Rma {
                 return result;
             }
             if job.has_ended() {
-                return Err(Error::Engine(engine::Error::Ended));
+                return Err(Error::Engine(why_ended(job)));
             }
             let (now, limit) = (job.now(), job.time_limit());
             let until = *until.get_or_insert_with(|| deadline::until(now, limit));

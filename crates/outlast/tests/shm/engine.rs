@@ -75,6 +75,27 @@ fn an_invalid_job_variable_is_refused() {
     }
 }
 
+/// Without a plug-in of MPI the error says what is wrong and what to type.
+#[cfg(feature = "mpi")]
+#[test]
+fn joining_over_mpi_without_a_plugin_says_what_to_type() {
+    let test = this_test!();
+    if reexecution::is_reexecuted(test) {
+        println!("refused: {}", outlast::join().expect_err("there is no plug-in"));
+        return;
+    }
+    for (plugin, reason) in
+        [("/nowhere/plug-in.so", "does not exist"), ("/dev/null", "cannot be used")]
+    {
+        let mut join = reexecution::command(test);
+        join.env_remove("OUTLAST_JOB").env("OUTLAST_ENGINE", "mpi").env("OUTLAST_MPI_SHIM", plugin);
+        let said = String::from_utf8_lossy(&join.output().unwrap().stdout).into_owned();
+        for part in ["refused: ", reason, plugin, "outlast mpi setup"] {
+            assert!(said.contains(part), "`{part}` is not in: {said}");
+        }
+    }
+}
+
 #[test]
 fn sizes_out_of_range_are_refused() {
     for (regulars, spares, limit) in [

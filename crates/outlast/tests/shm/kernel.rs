@@ -1,11 +1,17 @@
 //! Kernels that lack a system call, or refuse it by a seccomp profile: the engine does without it,
-//! or says in a sentence what it needs. A filter of the kernel makes the call fail.
+//! or says in a sentence what it needs. A filter of the kernel makes the call fail. The last tests
+//! are of what the kernel does to a member: forks, and signals.
 
 use crate::members::{expect_ok, is_member, members, wait_until};
 use crate::reexecution::this_test;
+use outlast::image::{Images, Options as ImageOptions, Regions};
+use outlast::rma::{Communicator, Source, Tag, Window};
+use outlast::store::{Options, Store, StoreError};
 use outlast::{Epoch, JoinError, MemberId};
+use std::fmt::Debug;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a member waits for an event that is due soon.
@@ -163,5 +169,151 @@ fn a_member_that_gets_no_thread_keeps_no_other_member_waiting() {
     let job = outlast::join().unwrap();
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     assert!(job.view().left.contains(SECOND));
+    job.leave().unwrap();
+}
+
+/// Runs `body` in a forked child, which ends with it, and returns the calls that it names.
+fn named_in_child(body: impl FnOnce() -> String) -> i32 {
+    // SAFETY: the child runs `body` alone, and ends without unwinding.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork failed");
+    if child == 0 {
+        let wrong = body();
+        eprint!("{wrong}");
+        // SAFETY: `_exit` takes no pointers and does not return.
+        unsafe { libc::_exit(i32::from(!wrong.is_empty())) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a place to write to.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+/// A line for a call whose result is not that this process was forked.
+fn unless_forked<T: Debug, E: Debug>(call: &str, result: Result<T, E>) -> String {
+    match result {
+        Err(error) if format!("{error:?}").contains("Forked") => String::new(),
+        other => format!("{call}: {other:?}\n"),
+    }
+}
+
+/// A child is no member: each call of each layer says so at once, and the parent goes on.
+#[test]
+fn a_forked_child_is_refused_by_the_calls_of_all_layers() {
+    let test = this_test!();
+    if !is_member(test) {
+        expect_ok(members(test, 1).start().unwrap());
+        return;
+    }
+    let job = outlast::join().unwrap();
+    let store = Store::open(&job, Options::new().replicas(1).partitions(4)).unwrap();
+    store.put("kept", b"value").unwrap();
+    let (handle, pin) = (store.handle("kept").unwrap(), store.pin("kept").unwrap().unwrap());
+    let comm = Communicator::world(&job).unwrap();
+    let window = Window::open(&comm, 64).unwrap();
+    let options = ImageOptions::new(1 << 12).set(2);
+    let regions = Regions::open(&store, "forked", options.clone()).unwrap();
+    let images = Images::open(&store, "forked", options).unwrap();
+    let mut tx = store.begin();
+    tx.put("forked", b"child").unwrap();
+    let late = job.now().after(Duration::from_secs(20));
+    let mut buffer = [0; 5];
+    let began = Instant::now();
+    let status = named_in_child(|| {
+        [
+            unless_forked("put", store.put("forked", b"child")),
+            unless_forked("get", store.get("kept")),
+            unless_forked("get_into", store.get_into("kept", &mut buffer)),
+            unless_forked("add", store.add("forked", 1)),
+            unless_forked("delete", store.delete("kept")),
+            unless_forked("keys", store.keys()),
+            unless_forked("wait", store.wait("forked", None, late)),
+            unless_forked("lock", store.lock("forked", late)),
+            unless_forked("transaction", store.transaction(|tx| tx.put("forked", b"child"))),
+            unless_forked("commit", tx.commit()),
+            unless_forked("put by handle", handle.put(b"child")),
+            unless_forked("get by handle", handle.get()),
+            unless_forked("pin", pin.read(0, &mut buffer)),
+            unless_forked("open", Store::open(&job, Options::new().name("forked").replicas(1))),
+            unless_forked("send", comm.send(0, 1, b"child")),
+            unless_forked("receive", comm.receive(Source::Any, Tag::Any)),
+            unless_forked("barrier", comm.barrier()),
+            unless_forked("agree", comm.agree(0)),
+            unless_forked("put into a window", window.put(0, 0, b"child")),
+            unless_forked("get from a window", window.get(0, 0, &mut buffer)),
+            unless_forked("checkpoint", regions.checkpoint(1, b"", &[])),
+            unless_forked("restore", regions.restore(&mut [])),
+            unless_forked("save", images.save("image", b"", b"child")),
+            unless_forked("load", images.load("image").map(drop)),
+            unless_forked("fence", job.fence(FIRST, late)),
+        ]
+        .concat()
+    });
+    assert_eq!(status, 0, "a call gave another result in the child");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(!store.exists("forked").unwrap());
+    assert_eq!(store.get("kept").unwrap().unwrap().bytes(), b"value");
+    assert_eq!(comm.probe(Source::Any, Tag::Any), Ok(None));
+    assert_eq!(regions.restore(&mut []).unwrap().version, None);
+    tx.commit().unwrap();
+    window.free().unwrap();
+    regions.close().unwrap();
+    images.close().unwrap();
+    store.close().unwrap();
+    job.leave().unwrap();
+}
+
+/// How often the handler of a signal has run.
+static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count_signal(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Sends this process a signal in each interval of some microseconds; 0 ends it.
+fn signal_every(microseconds: libc::suseconds_t) {
+    let time = libc::timeval { tv_sec: 0, tv_usec: microseconds };
+    let timer = libc::itimerval { it_interval: time, it_value: time };
+    // SAFETY: the handler only adds to a number, and the timer outlives the call. Without flags the
+    // kernel does not restart the calls that a signal interrupts.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count_signal as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()), 0);
+    }
+}
+
+/// A signal whose handler returns ends no wait, and breaks no call.
+#[test]
+fn waits_and_calls_go_on_while_signals_come() {
+    let test = this_test!();
+    if !is_member(test) {
+        expect_ok(members(test, 1).start().unwrap());
+        return;
+    }
+    let job = outlast::join().unwrap();
+    let store = Store::open(&job, Options::new().replicas(1).partitions(4)).unwrap();
+    let comm = Communicator::world(&job).unwrap();
+    let held = store.lock("held", job.now().after(PATIENCE)).unwrap();
+    let short = Duration::from_millis(100);
+    signal_every(1000);
+    let began = Instant::now();
+    assert_eq!(store.wait("none", None, job.now().after(short)), Ok(None));
+    let refused = store.lock("held", job.now().after(short));
+    assert!(matches!(refused, Err(StoreError::Locked { .. })), "{refused:?}");
+    let request = comm.start_receive(Source::Any, Tag::Any).unwrap().wait_within(short);
+    assert!(matches!(request, Err(outlast::rma::Error::Timeout { .. })), "{request:?}");
+    assert!(began.elapsed() >= 3 * short, "{:?}", began.elapsed());
+    for number in 0..1000u64 {
+        store.put("key", &number.to_le_bytes()).unwrap();
+        assert_eq!(store.get("key").unwrap().unwrap().bytes(), number.to_le_bytes());
+    }
+    let done = store.transaction(|tx| tx.put("key", b"last"));
+    assert_eq!(done, Ok(()));
+    assert!(SIGNALS.load(Ordering::Relaxed) > 10, "{SIGNALS:?}");
+    signal_every(0);
+    held.unlock().unwrap();
+    store.close().unwrap();
     job.leave().unwrap();
 }

@@ -4,6 +4,8 @@
 use crate::members::{LIMIT, expect_ok_within, is_member, members, print_output, wait_until};
 use crate::reexecution::this_test;
 use outlast::engine::Port;
+use outlast::image::{ImageError, Images, Options as ImageOptions, Regions};
+use outlast::rma::{Communicator, Window};
 use outlast::store::{Expect, Options, Store, StoreError};
 use outlast::{Epoch, Job, MemberId, Time};
 use std::time::Duration;
@@ -280,6 +282,42 @@ fn bad_input_changes_nothing() {
     job.leave().expect("left");
 }
 
+/// Each call after the member has left is an error, in all layers.
+#[test]
+fn calls_of_a_member_that_has_left_are_refused() {
+    let job = outlast::join().expect("a job of a single member");
+    let store = open(&job, 1);
+    store.put("key", b"value").expect("put");
+    let (handle, pin) = (store.handle("key").expect("a handle"), store.pin("key").expect("pinned"));
+    let pin = pin.expect("there");
+    let mut tx = store.begin();
+    tx.put("key", b"never").expect("noted");
+    let comm = Communicator::world(&job).expect("a communicator");
+    let window = Window::open(&comm, 64).expect("a window");
+    let options = ImageOptions::new(1 << 12).set(2);
+    let regions = Regions::open(&store, "left", options.clone()).expect("opened");
+    let images = Images::open(&store, "left", options).expect("opened");
+    job.leave().expect("left");
+    let late = job.now().after(LIMIT);
+    assert_eq!(store.put("key", b"x"), Err(StoreError::Closed));
+    assert_eq!(store.get("key"), Err(StoreError::Closed));
+    assert_eq!(store.keys(), Err(StoreError::Closed));
+    assert_eq!(store.wait("none", None, late), Err(StoreError::Closed));
+    assert_eq!(store.transaction(|tx| tx.put("key", b"x")), Err(StoreError::Closed));
+    assert_eq!(tx.commit(), Err(StoreError::Closed));
+    assert_eq!(handle.put(b"x"), Err(StoreError::Closed));
+    assert_eq!(pin.to_vec(), Err(StoreError::Closed));
+    assert_eq!((store.close(), store.close()), (Ok(()), Err(StoreError::Closed)));
+    assert!(comm.send(0, 1, b"x").is_err() && comm.barrier().is_err());
+    assert!(window.put(0, 0, b"x").is_err() && window.free().is_err());
+    assert!(matches!(regions.checkpoint(1, b"", &[]), Err(ImageError::Closed)));
+    assert!(matches!(regions.close(), Err(ImageError::Closed)));
+    assert!(matches!(images.save("image", b"", b"x"), Err(ImageError::Closed)));
+    assert!(matches!(images.close(), Err(ImageError::Closed)));
+    assert_eq!(Store::open(&job, Options::new().replicas(1)).map(drop), Err(StoreError::Closed));
+    assert_eq!(job.leave(), Err(outlast::Error::Ended));
+}
+
 /// A key is anything that has bytes, and each form names the same key.
 #[test]
 fn keys_of_all_forms_name_the_same_key() {
@@ -295,6 +333,14 @@ fn keys_of_all_forms_name_the_same_key() {
     assert_eq!(version.counter, 6);
     store.transaction(|tx| tx.put("key", b"7")).expect("committed");
     assert_eq!(store.get("key").expect("read").expect("there").bytes(), b"7");
+    // Null characters are bytes like all others.
+    store.put("key\0more", b"v\0w").expect("put");
+    assert_eq!(store.get("key").expect("read").expect("there").bytes(), b"7");
+    assert_eq!(store.get("key\0more").expect("read").expect("there").bytes(), b"v\0w");
+    let named = Store::open(&job, Options::new().replicas(1).partitions(4).name("a\0b"));
+    let named = named.expect("opened under a name of its own");
+    assert!(!named.exists("key").expect("asked"));
+    named.close().expect("closed");
     store.close().expect("closed");
     job.leave().expect("left");
 }

@@ -498,10 +498,14 @@ impl SharedWindow {
     }
 
     fn check_living(&self, target: usize) -> WindowResult<()> {
-        if self.is_dead(self.members[target]) {
-            return Err(WindowError::ProcFailed { ranks: vec![target] });
+        if !self.is_dead(self.members[target]) {
+            return Ok(());
         }
-        Ok(())
+        // A member that is dead in its own view has left the job.
+        match target == self.me {
+            true => Err(WindowError::Engine(engine::Error::Ended)),
+            false => Err(WindowError::ProcFailed { ranks: vec![target] }),
+        }
     }
 
     fn channel(&self) -> Communicator {

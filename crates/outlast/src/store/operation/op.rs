@@ -473,9 +473,10 @@ impl<'a> Op<'a> {
     }
 }
 
-impl Drop for Op<'_> {
-    #[inline]
-    fn drop(&mut self) {
+impl Op<'_> {
+    /// Ends the operation. It must not be used or dropped afterwards.
+    #[inline(always)]
+    pub(in crate::store) fn finish(&mut self) {
         let participant = &self.store.participants.participants[self.participant];
         steps::enter(steps::Step::LeaveOperation);
         // Everything that the operation read and wrote comes before the word that says that it has
@@ -486,5 +487,12 @@ impl Drop for Op<'_> {
         // participants.
         self.mine.put_words(self.word, [even]);
         participant.counter.store(even, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Op<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.finish();
     }
 }

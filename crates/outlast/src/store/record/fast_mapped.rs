@@ -96,7 +96,11 @@ impl RecordState {
         change: impl FastChange,
     ) -> OpResult<Option<Version>> {
         match RecordOp::begin_again(self, direct) {
-            Some(mut op) => op.put_on_fast_path(direct, key, cached, change),
+            Some(mut op) => {
+                let put = op.put_on_fast_path(direct, key, cached, change);
+                op.end();
+                put
+            }
             None => Ok(None),
         }
     }

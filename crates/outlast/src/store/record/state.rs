@@ -143,6 +143,12 @@ impl<'a> RecordOp<'a> {
         Some(RecordOp { op: MemoryOp::begin_again(&store.memory, direct)?, store })
     }
 
+    /// As [`MemoryOp::end`].
+    #[inline(always)]
+    pub(in crate::store) fn end(self) {
+        self.op.end();
+    }
+
     /// As [`crate::store::operation::op::Op::begin`].
     #[inline]
     pub(in crate::store) fn begin(store: &'a RecordState) -> OpResult<RecordOp<'a>> {
