@@ -1,5 +1,6 @@
-//! The headers: they compile alone, and `outlast.h` has the functions, structures, codes and version
-//! of the library. A program that is made from the header calls each function with bad handles.
+//! The headers: they compile alone, and `outlast.h` has the functions, structures, codes and
+//! version of the library. A program that is made from the header calls each function with bad
+//! handles.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
@@ -42,8 +43,8 @@ impl Item {
 /// What a type of C or Rust is: its pointers, and the type behind them.
 fn kind_of(text: &str) -> String {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-    let words = words.filter(|word| !["", "const", "mut", "struct"].contains(word));
-    let behind = match words.last() {
+    let mut words = words.filter(|word| !["", "const", "mut", "struct"].contains(word));
+    let behind = match words.next_back() {
         Some("int" | "c_int") => "i32",
         Some("uint32_t" | "u32") => "u32",
         Some("int64_t" | "i64") => "i64",
@@ -262,7 +263,9 @@ fn the_structures_of_the_header_have_the_fields_of_the_library() {
         let lines = body.lines().map(|line| line.trim().trim_start_matches("pub(crate) "));
         let lines = lines.filter(|line| !line.starts_with("//") && !line.is_empty());
         let fields: Vec<Item> = lines
-            .map(|line| Item::of_rust(line.trim_start_matches("pub ").trim_end_matches(','), &types))
+            .map(|line| {
+                Item::of_rust(line.trim_start_matches("pub ").trim_end_matches(','), &types)
+            })
             .collect();
         assert_eq!(fields, declared, "{name}");
     }

@@ -379,7 +379,10 @@ impl Inner {
         }
         if self.job.has_ended() {
             // This member has left, or this process was forked from it.
-            return Err(self.job.ring(self.job.me()).map_or_else(Into::into, |()| ImageError::Closed));
+            return Err(self
+                .job
+                .ring(self.job.me())
+                .map_or_else(Into::into, |()| ImageError::Closed));
         }
         Ok(())
     }
