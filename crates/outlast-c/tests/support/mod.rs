@@ -89,11 +89,14 @@ pub(crate) fn check_log(launch: &Launch) {
 pub(crate) fn plugin_of_another_mpi(folder: &Path) -> PathBuf {
     let source = include_str!("../../../outlast-mpi-sys/src/lib.rs");
     let names = source.split("fn outlast_mpi_").skip(1).filter_map(|rest| rest.split('(').next());
-    let mut code = String::from(
-        "#include <string.h>\nint outlast_mpi_interface(void) { return 1; }\n\
-         int outlast_mpi_versions(int *major, int *minor, char *text, int room) {\n\
+    let shim = include_str!("../../../outlast-mpi-sys/shim.c").lines();
+    let interface = shim.filter(|line| line.contains("SHIM_INTERFACE"));
+    let interface = interface.collect::<Vec<_>>().join("\n");
+    let mut code = format!(
+        "#include <string.h>\n{interface}\n\
+         int outlast_mpi_versions(int *major, int *minor, char *text, int room) {{\n\
          (void)room;\n*major = 5;\n*minor = 0;\n\
-         strcpy(text, \"MPICH Version: 4.1\");\nreturn 0;\n}\n",
+         strcpy(text, \"MPICH Version: 4.1\");\nreturn 0;\n}}\n",
     );
     for name in names.filter(|name| *name != "versions") {
         code += &format!("int outlast_mpi_{name}(void) {{ return 1; }}\n");
