@@ -59,9 +59,7 @@ def first(job, store, comm, regions, strict):
     interrupt("open", lambda: job.open(name="mine alone"))
     interrupt("regions", lambda: store.regions("mine alone"))
     interrupt("checkpoint", lambda: regions.checkpoint(1, {}))
-    interrupt("images", lambda: store.images("mine alone"))
     interrupt("duplicate", comm.duplicate)
-    interrupt("seats", lambda: store.run_seats(lambda seat: None, 64))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         snapshots = store.snapshots(folder)
         interrupt("snapshot", snapshots.take)

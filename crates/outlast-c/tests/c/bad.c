@@ -328,6 +328,7 @@ int main(int count, char **arguments) {
     EXPECT(OUTLAST_OK, outlast_leave(job));
     EXPECT(OUTLAST_CLOSED, outlast_handle_put(handle, "value", 5, NULL));
     EXPECT(OUTLAST_CLOSED, outlast_comm_send(comm, 0, 1, "x", 1));
+    EXPECT(OUTLAST_CLOSED, outlast_comm_receive(comm, 0, 1, buffer, 8, NULL, NULL, NULL));
     EXPECT(OUTLAST_CLOSED, outlast_comm_barrier(comm));
     EXPECT(OUTLAST_CLOSED, outlast_window_put(window, 0, 0, "x", 1));
     EXPECT(OUTLAST_CLOSED, outlast_window_free(window));

@@ -188,6 +188,7 @@ static void closed_and_left(outlast::Job &job, outlast::Store &store) {
     EXPECT(Status::invalid, outlast::Store::open(job));
     CHECK(job.me() == UINT32_MAX);
     EXPECT(Status::closed, comm.send(0, 1, "x"));
+    EXPECT(Status::closed, comm.receive());
     EXPECT(Status::closed, comm.barrier());
     EXPECT(Status::closed, window.put(0, 0, "x"));
     char buffer[4];

@@ -205,6 +205,10 @@ impl SharedCommunicator {
         if self.is_revoked.load(Ordering::SeqCst) {
             return Some(Error::Revoked);
         }
+        if state.drained.contains(self.group.me) {
+            // A member that is dead in its own view has left the job.
+            return Some(Error::Engine(engine::Error::Ended));
+        }
         match posted.source {
             Source::Rank(rank) if state.drained.contains(rank) => {
                 Some(Error::ProcFailed { ranks: vec![rank] })

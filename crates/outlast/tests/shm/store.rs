@@ -5,7 +5,7 @@ use crate::members::{LIMIT, expect_ok_within, is_member, members, print_output, 
 use crate::reexecution::this_test;
 use outlast::engine::Port;
 use outlast::image::{ImageError, Images, Options as ImageOptions, Regions};
-use outlast::rma::{Communicator, Window};
+use outlast::rma::{Communicator, Source, Tag, Window, WindowError};
 use outlast::store::{Expect, Options, Store, StoreError};
 use outlast::{Epoch, Job, MemberId, Time};
 use std::time::Duration;
@@ -308,8 +308,15 @@ fn calls_of_a_member_that_has_left_are_refused() {
     assert_eq!(handle.put(b"x"), Err(StoreError::Closed));
     assert_eq!(pin.to_vec(), Err(StoreError::Closed));
     assert_eq!((store.close(), store.close()), (Ok(()), Err(StoreError::Closed)));
-    assert!(comm.send(0, 1, b"x").is_err() && comm.barrier().is_err());
-    assert!(window.put(0, 0, b"x").is_err() && window.free().is_err());
+    let ended = outlast::rma::Error::Engine(outlast::Error::Ended);
+    assert_eq!(comm.send(0, 1, b"x"), Err(ended.clone()));
+    assert_eq!(comm.receive(Source::Any, Tag::Any), Err(ended.clone()));
+    assert_eq!(comm.receive(0, 1), Err(ended.clone()));
+    assert_eq!(comm.probe(Source::Any, Tag::Any), Err(ended.clone()));
+    assert_eq!((comm.barrier(), comm.agree(1)), (Err(ended.clone()), Err(ended)));
+    let ended = |result| matches!(result, Err(WindowError::Engine(outlast::Error::Ended)));
+    assert!(ended(window.put(0, 0, b"x")) && ended(window.get(0, 0, &mut [0])));
+    assert!(window.free().is_err());
     assert!(matches!(regions.checkpoint(1, b"", &[]), Err(ImageError::Closed)));
     assert!(matches!(regions.close(), Err(ImageError::Closed)));
     assert!(matches!(images.save("image", b"", b"x"), Err(ImageError::Closed)));
