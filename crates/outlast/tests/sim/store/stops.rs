@@ -471,3 +471,59 @@ fn ten_of_ten_members_read_an_acknowledged_change_while_a_replica_is_stopped() {
         assert!(judged > 0, "change {change} is never acknowledged");
     }
 }
+
+/// All participants of a member are in use, by threads that read at a stopped member, and another
+/// member dies, so that the background of the first member has much to do. It cannot begin any of
+/// it. Meanwhile it gives other members the blocks that they need, and later it does its work.
+#[test]
+fn a_background_without_a_participant_gives_blocks_to_other_members() {
+    const THREADS: usize = 80;
+    for seed in seeds(6) {
+        let stage = Rc::new(Cell::new(0));
+        let mut options = SimOptions::new(4, seed).link(Link::Network);
+        (options.steps_max, options.time_limit) = (50_000_000, Duration::from_secs(4));
+        sim::run(&options, move |job: Job| {
+            let limit = job.time_limit();
+            let store = Store::open(&job, Options::new().replicas(2).partitions(64)).expect("open");
+            let [crowded, stopped, asker, dies] = [0, 1, 2, 3].map(MemberId);
+            let replicas = if job.me() == crowded { [stopped, asker] } else { [crowded, asker] };
+            let keys = (0..4000).map(|number| format!("key/{number}"));
+            let keys: Vec<String> = keys.filter(|key| store.replicas_of(key) == replicas).collect();
+            if job.me() == crowded {
+                job.inject(Fault::Stop(stopped)).expect("a fault");
+                let waits = |key: &String| {
+                    let (store, key) = (store.clone(), key.clone());
+                    let wait = move || drop(store.get(&key));
+                    job.spawn("waits", Box::new(wait)).expect("an activity")
+                };
+                let waiting: Vec<_> = keys.iter().take(THREADS).map(waits).collect();
+                job.sleep(limit / 16);
+                job.inject(Fault::Kill(dies)).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(dies));
+                stage.set(1);
+                nap(&job, "the other member", || stage.get() == 2);
+                assert!(waiting.iter().all(|activity| !activity.is_finished()), "not crowded");
+                job.inject(Fault::Resume(stopped)).expect("a fault");
+                nap(&job, "all threads", || waiting.iter().all(|one| one.is_finished()));
+                let status = store.wait_repaired(job.now().after(limit)).expect("known");
+                assert!(status.is_repaired(), "{status:?}");
+                stage.set(3);
+            } else if job.me() == asker {
+                nap(&job, "the death", || stage.get() == 1);
+                // Each needs a block of a class of its own, which the replica has to make.
+                for (index, key) in keys.iter().take(12).enumerate() {
+                    let began = job.now();
+                    store.put(key, &vec![7; 10_000 + 4_000 * index]).expect("put");
+                    let took = job.now().since(began);
+                    assert!(took < limit / 40, "put {index} took {took:?}");
+                    job.sleep(limit / 200);
+                }
+                stage.set(2);
+            }
+            nap(&job, "the end", || stage.get() == 3);
+            let _ = store.close();
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
+}
