@@ -207,7 +207,7 @@ impl SharedCommunicator {
         }
         if state.drained.contains(self.group.me) {
             // A member that is dead in its own view has left the job.
-            return Some(Error::Engine(engine::Error::Ended));
+            return Some(Error::Engine(crate::engine::Error::Ended));
         }
         match posted.source {
             Source::Rank(rank) if state.drained.contains(rank) => {

@@ -1,12 +1,12 @@
 //! Traffic between members: messages on both links, requests and their answers on the network link.
 //!
 //! A request goes through `Serve` at its target, once or, for a put or get of several words, twice
-//! (its two phases), and `Respond` at its source. On a node of several members every request has two
-//! phases at least: a request with a single phase is checked in the first and executed in the last.
-//! All of them are queued with times that grow for each pair of members, so operations of a member
-//! on another take effect in order. A request that is lost (its target or its source died) goes
-//! through its remaining events without effect; its record is free when no event refers to it any
-//! more.
+//! (its two phases), and `Respond` at its source. On a node of several members every request has
+//! two phases at least: a request with a single phase is checked in the first and executed in the
+//! last. All of them are queued with times that grow for each pair of members, so operations of a
+//! member on another take effect in order. A request that is lost (its target or its source died)
+//! goes through its remaining events without effect; its record is free when no event refers to it
+//! any more.
 
 use super::memory::{MappedAccess, describe};
 use super::options::Link;

@@ -323,9 +323,9 @@ mod tests {
         }
     }
 
-    /// A member has announced in a store that it leaves, and another thread of it then opens a store
-    /// that comes first. Another member leaves meanwhile, with both stores. The two do not wait for
-    /// each other, and take nothing along.
+    /// A member has announced in a store that it leaves, and another thread of it then opens a
+    /// store that comes first. Another member leaves meanwhile, with both stores. The two do not
+    /// wait for each other, and take nothing along.
     #[test]
     fn a_store_that_a_leaver_opens_does_not_set_two_leavers_against_each_other() {
         for seed in 0..12 {

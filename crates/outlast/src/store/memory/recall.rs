@@ -219,8 +219,8 @@ impl MemoryState {
         }
     }
 
-    /// Pauses until `due`, before the call asks a replica again. Returns whether the call starts over
-    /// without asking.
+    /// Pauses until `due`, before the call asks a replica again. Returns whether the call starts
+    /// over without asking.
     fn pause_before_asking(
         &self,
         wait: &BlockWait,

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// How long the background waits for a replica that is to make a slab or to salvage a partition, and
-/// for a participant.
+/// How long the background waits for a replica that is to make a slab or to salvage a partition,
+/// and for a participant.
 const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 
 /// The state of the operation layer: everything that an operation needs to know of its store. The

@@ -498,8 +498,8 @@ impl<'a> RecordOp<'a> {
         if predecessor.head.offset().is_none() { Ok(()) } else { Err(OpError::Again) }
     }
 
-    /// A write that fails leaves a record that may stay empty, and is then removed like a tombstone.
-    /// A call that waits for blocks comes back, and queues the record at its end.
+    /// A write that fails leaves a record that may stay empty, and is then removed like a
+    /// tombstone. A call that waits for blocks comes back, and queues the record at its end.
     #[cold]
     fn leave_record(&self, key: &KeyRef<'_>, error: &mut OpError) {
         match error {
