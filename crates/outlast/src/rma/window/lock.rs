@@ -939,7 +939,7 @@ mod tests {
     fn a_lock_is_not_waited_for_longer_than_its_limit_while_the_target_is_stopped() {
         const LIMIT: Duration = Duration::from_secs(1);
         let late = Rc::new(Cell::new(0));
-        for seed in 0..60 {
+        for seed in 0..600 {
             let (stage, ready) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
             let late = late.clone();
             let mut options = Options::new(3, seed).link(Link::Network);
