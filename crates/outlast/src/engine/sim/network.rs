@@ -1,12 +1,10 @@
 //! Traffic between members: messages on both links, requests and their answers on the network link.
 //!
 //! A request goes through `Serve` at its target, once or, for a put or get of several words, twice
-//! (its two phases), and `Respond` at its source. On a node of several members every request has
-//! two phases at least: a request with a single phase is checked in the first and executed in the
-//! last. All of them are queued with times that grow for each pair of members, so operations of a
-//! member on another take effect in order. A request that is lost (its target or its source died)
-//! goes through its remaining events without effect; its record is free when no event refers to it
-//! any more.
+//! (its two phases), and `Respond` at its source. All of them are queued with times that grow for
+//! each pair of members, so operations of a member on another take effect in order. A request that
+//! is lost (its target or its source died) goes through its remaining events without effect; its
+//! record is free when no event refers to it any more.
 
 use super::memory::{MappedAccess, describe};
 use super::options::Link;
@@ -169,8 +167,6 @@ pub(super) struct Request {
     at: Epoch,
     wanted: Wanted,
     subset: Subset,
-    /// Whether the target only checks its view in the first phase, and executes it in the last.
-    is_checked_first: bool,
     /// What the source knew when it started the request, then what the target knew when the request
     /// was done.
     knowledge: Rc<Knowledge>,
@@ -538,12 +534,6 @@ impl World {
             // Operations of other members come in between, unless a cost model measures time.
             phases = if self.cost.is_none() { steps.len() } else { 1 };
         }
-        // The target may be stopped between the two, and a member of its node may reach the memory
-        // meanwhile.
-        let is_checked_first = phases == 1 && self.cost.is_none() && self.has_mates(target.0);
-        if is_checked_first {
-            phases = 2;
-        }
         let (bytes, _) = wanted.bytes();
         let first = self.arrival(Lane::Requests, source, target.0, bytes);
         let request = Request {
@@ -553,7 +543,6 @@ impl World {
             at,
             wanted,
             subset,
-            is_checked_first,
             knowledge: self.knowledge(source).clone(),
             begun: false,
             is_served: false,
@@ -619,7 +608,7 @@ impl World {
             self.requests[index as usize].lost = true;
         }
         if !self.requests[index as usize].lost {
-            self.serve_phase(index, last);
+            self.serve_phase(index);
         }
         if !last {
             return;
@@ -663,12 +652,11 @@ impl World {
         self.has_mates(member) && self.requests.iter().any(is_in_progress)
     }
 
-    fn serve_phase(&mut self, index: u32, last: bool) {
+    fn serve_phase(&mut self, index: u32) {
         let request = &mut self.requests[index as usize];
         let (source, target, subset) = (request.source, request.target, request.subset);
-        let is_checked_first = request.is_checked_first;
-        let second_phase = request.begun && !is_checked_first;
-        if !request.begun {
+        let second_phase = request.begun;
+        if !second_phase {
             request.begun = true;
             let theirs = request.knowledge.clone();
             let at = request.at;
@@ -685,9 +673,6 @@ impl World {
                 return;
             }
         } else if request.answer.is_some() {
-            return;
-        }
-        if is_checked_first && !last {
             return;
         }
         // The operation leaves its record for a moment, since it acts on another part of the world.

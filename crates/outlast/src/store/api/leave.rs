@@ -1,9 +1,8 @@
-//! Leaving the job: the locks that order leavers, and the call. `docs/protocol/leaving.md` has the
+//! Leaving the job: the lock that orders leavers, and the call. `docs/protocol/leaving.md` has the
 //! steps.
 
 use crate::engine::deadline::Deadline;
 use crate::engine::{MemberSet, Time};
-use crate::store::api::lock::LockGuard;
 use crate::store::api::store::Store;
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::error::engine_error;
@@ -13,7 +12,7 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The lock of the leaver in each store: members leave in sequence.
+/// The lock of the leaver: members leave in sequence.
 const TURN: &[u8] = b"\0outlast/leave";
 
 /// The pause between two looks at the openings that are not usable here.
@@ -46,23 +45,15 @@ impl Store {
         loop {
             let registered = openings.registered();
             self.settle_openings(deadline)?;
+            // All members have their stores in equal order, so two leavers do not wait for each
+            // other.
             let stores = self.stores_in_use();
-            let turns = self.take_turns(&stores, deadline)?;
-            if openings.registered() != registered {
-                // Another thread has begun to open a store. A member announces only with the turns
-                // of all stores that it has begun to open. Otherwise two leavers could each have
-                // announced in a store that the other has opened since, and wait for each other.
-                continue;
-            }
-            for (store, turn) in stores.iter().zip(turns) {
-                let handed_over = store.state.hand_replicas_over(deadline);
-                if store.is_leaving()
-                    && let Some(turn) = turn
-                {
-                    // The lock is held until this member is gone. The next leaver takes it over.
-                    turn.keep();
+            for store in &stores {
+                // The lock is held until this member is gone. The next leaver takes it over.
+                if !lock(&store.state.leavers.own).is_leaving {
+                    store.lock_any(TURN, deadline)?.keep();
                 }
-                handed_over?;
+                store.state.hand_replicas_over(deadline)?;
             }
             for store in &stores {
                 let layers = lock(&store.state.leavers.layers).clone();
@@ -104,42 +95,6 @@ impl Store {
         layers.push(layer);
     }
 
-    /// *turn*: takes the lock of the leaver in each of these stores, except where this member has
-    /// announced that it leaves, and so has it. While the call waits for a lock it holds no other
-    /// lock of a store in which it has not announced. So members that have announced do not wait
-    /// for members that have not.
-    fn take_turns(&self, stores: &[Store], deadline: Time) -> StoreResult<Vec<Option<LockGuard>>> {
-        let job = &self.state.job;
-        let mut held_up: Option<usize> = None;
-        loop {
-            let mut turns: Vec<Option<LockGuard>> = stores.iter().map(|_| None).collect();
-            if let Some(index) = held_up.take() {
-                turns[index] = Some(stores[index].lock_any(TURN, deadline)?);
-            }
-            for (index, (store, turn)) in stores.iter().zip(&mut turns).enumerate() {
-                if turn.is_some() || store.is_leaving() {
-                    continue;
-                }
-                match store.lock_any(TURN, job.now()) {
-                    Ok(taken) => *turn = Some(taken),
-                    Err(StoreError::Locked { .. }) => {
-                        held_up = Some(index);
-                        break;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if held_up.is_none() {
-                return Ok(turns);
-            }
-        }
-    }
-
-    /// Whether this member has announced in this store that it leaves, or is about to.
-    fn is_leaving(&self) -> bool {
-        lock(&self.state.leavers.own).is_leaving
-    }
-
     /// The stores whose replicas are handed over: those that this member has open, unless all
     /// others have closed them.
     fn stores_in_use(&self) -> Vec<Store> {
@@ -169,11 +124,9 @@ impl Store {
 
 #[cfg(all(test, feature = "sim"))]
 mod tests {
-    use super::TURN;
     use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::engine::{Fault, MemberId, Time};
+    use crate::engine::{MemberId, Time};
     use crate::job::{Job, Service};
-    use crate::store::placement::hash_key;
     use crate::store::testing::nap;
     use crate::store::{Options, Store, StoreError};
     use std::cell::Cell;
@@ -317,70 +270,6 @@ mod tests {
                 }
                 some.close().expect("closed");
                 all.close().expect("closed");
-                let _ = job.leave();
-            })
-            .expect_ok();
-        }
-    }
-
-    /// A member has announced in a store that it leaves, and another thread of it then opens a
-    /// store that comes first. Another member leaves meanwhile, with both stores. The two do not
-    /// wait for each other, and take nothing along.
-    #[test]
-    fn a_store_that_a_leaver_opens_does_not_set_two_leavers_against_each_other() {
-        for seed in 0..12 {
-            let stage = Arc::new(AtomicUsize::new(0));
-            let mut plan = SimOptions::new(3, seed).link(Link::of_seed(seed));
-            plan.steps_max = 40_000_000;
-            sim::run(&plan, move |job: Job| {
-                let [first, second, stays] = [0, 1, 2].map(MemberId);
-                let mut names = ["some", "other"];
-                names.sort_by_key(|name| hash_key(name.as_bytes()));
-                let open = move |job: &Job, name: &str| Store::open(job, options_of(1).name(name));
-                let late = open(&job, names[1]).expect("open");
-                assert!(
-                    !late.replicas_of(TURN).contains(&stays),
-                    "it is stopped, and has the turn"
-                );
-                let keys = (0..200).map(|number| format!("key/{number}"));
-                let keys: Vec<String> =
-                    keys.filter(|key| late.replicas_of(key) == [first]).take(10).collect();
-                let leave = |store: &Store| {
-                    let left = store.leave(job.now().after(Duration::from_secs(20)));
-                    left.expect("the other leaver does not stand in the way");
-                };
-                if job.me() == first {
-                    // The other members wait for this member to open the other store.
-                    job.sleep(Duration::from_secs(1));
-                    // It does not acknowledge this leaver for a while.
-                    job.inject(Fault::Stop(stays)).expect("a fault");
-                    let (mine, store, at) = (job.clone(), late.clone(), stage.clone());
-                    let open = move || {
-                        nap(&mine, "the announcement", || store.is_leaving());
-                        open(&mine, names[0]).expect("open");
-                        nap(&mine, "the values", || at.load(Ordering::Relaxed) == 1);
-                        mine.sleep(Duration::from_secs(1));
-                        mine.inject(Fault::Resume(stays)).expect("a fault");
-                    };
-                    let _open = job.spawn("opens", Box::new(open)).expect("an activity");
-                    leave(&late);
-                    return;
-                }
-                let early = open(&job, names[0]).expect("open");
-                if job.me() == second {
-                    keys.iter().for_each(|key| _ = early.put(key, b"value").expect("put"));
-                    stage.store(1, Ordering::Relaxed);
-                    leave(&early);
-                    return;
-                }
-                let is_alone = || [first, second].iter().all(|&it| !job.view().is_living(it));
-                nap(&job, "the leavers", is_alone);
-                for key in &keys {
-                    let value = early.get(key).expect("read").expect("there");
-                    assert_eq!(value.bytes(), b"value");
-                }
-                early.close().expect("closed");
-                late.close().expect("closed");
                 let _ = job.leave();
             })
             .expect_ok();

@@ -11,11 +11,6 @@ use crate::store::record::write::Change;
 use crate::store::value::Value;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// The interval at which a call looks again while a local member executes a request of a dead
-/// member.
-const LAST_REQUEST: Duration = Duration::from_millis(1);
 
 /// The keys and values of a store; made by [`Store::entries`].
 pub struct Entries {
@@ -134,16 +129,13 @@ impl Store {
     }
 
     /// Lists the keys that a member owns, because it created or adopted them; see [`Store::keys`].
-    /// If the member is dead, no key of it appears after the call. (Where a stopped member of this
-    /// node may still execute the last put of the dead member, the call waits for it, up to the
-    /// time limit.) [`StoreError::Invalid`] if the job has no such member.
+    /// [`StoreError::Invalid`] if the job has no such member.
     pub fn keys_of(&self, member: MemberId) -> StoreResult<Vec<Vec<u8>>> {
         let members = self.state.job.members();
         if member.index() >= members {
             let reason = format!("there is no {member}: the job has {members} members, from 0");
             return Err(StoreError::Invalid { reason });
         }
-        self.await_last_request(member)?;
         self.list(|_, owner| owner == member)
     }
 
@@ -176,35 +168,6 @@ impl Store {
 }
 
 impl Store {
-    /// If a member is dead, waits until no local member executes a request of a dead member. The
-    /// request may be the last put of the dead member, and the key that it makes is then in no
-    /// index yet.
-    fn await_last_request(&self, member: MemberId) -> StoreResult<()> {
-        let (state, job) = (&self.state, &self.state.job);
-        let _call = state.begin_call();
-        loop {
-            let bell = job.bell();
-            // The view comes first: a request that is begun later is refused.
-            if job.view().is_living(member) || !job.is_serving_dead() {
-                return Ok(());
-            }
-            if job.has_ended() || state.is_closed.load(Ordering::Acquire) {
-                return Err(StoreError::Closed);
-            }
-            if !state.is_in_procedure() {
-                state.check_gate(job.epoch())?;
-            }
-            let (now, until) = (job.now(), job.deadline());
-            if now >= until {
-                return Err(StoreError::Timeout { member: job.me(), limit: job.time_limit() });
-            }
-            // This may be the background, in a listener of `on_loss`. No bell rings when the
-            // request has been executed.
-            state.serve_messages();
-            job.park(bell, until.min(now.after(LAST_REQUEST)));
-        }
-    }
-
     /// Lists the wanted keys of all partitions, without the store's own keys. The procedure of a
     /// coordinated recovery may list keys although the gate is closed: no member changes anything
     /// then.
@@ -256,109 +219,5 @@ impl Store {
             },
         )?;
         if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
-    }
-}
-
-#[cfg(all(test, feature = "sim"))]
-mod tests {
-    use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::engine::{Fault, MemberId};
-    use crate::job::Job;
-    use crate::store::testing::{expect_timeout, nap};
-    use crate::store::{Options, Store};
-    use std::cell::Cell;
-    use std::rc::Rc;
-    use std::time::Duration;
-
-    const LIMIT: Duration = Duration::from_secs(1);
-
-    /// What a run of [`list_after_last_put`] has found.
-    #[derive(Clone, Copy, Debug, Default)]
-    struct Listed {
-        /// Whether the key of the last put exists in the end.
-        is_there: bool,
-        /// Whether the call has waited for the primary.
-        has_waited: bool,
-    }
-
-    /// A member of another node dies in the midst of the first put of a key, and the primary is
-    /// stopped at that moment, perhaps while it executes the put. A member of the primary's node
-    /// lists the keys of the dead member. The primary goes on after `pause`. If that is within the
-    /// time limit of the call, no key may appear after the list.
-    fn list_after_last_put(seed: u64, pause: Duration) -> Listed {
-        let [stage, ready] = [(); 2].map(|()| Rc::new(Cell::new(0)));
-        let listed = Rc::new(Cell::new(Listed::default()));
-        let result = listed.clone();
-        let mut options = SimOptions::new(3, seed).link(Link::Network);
-        options.nodes = vec![0, 0, 1];
-        (options.steps_max, options.time_limit) = (10_000_000, LIMIT);
-        sim::run(&options, move |job: Job| {
-            let options = Options::new().replicas(2).partitions(64).expected_keys(64);
-            let store = Store::open(&job, options).expect("open");
-            let dies = MemberId(2);
-            let mut names = (0..1000).map(|number| format!("key/{number}").into_bytes());
-            let mut next = || names.find(|name| !store.replicas_of(name).contains(&dies));
-            let (first, key) = (next().expect("a key"), next().expect("another key"));
-            let [primary, heir] = store.replicas_of(&key)[..] else { panic!("two") };
-            ready.set(ready.get() + 1);
-            nap(&job, "the others", || ready.get() == 3);
-            if job.me() == dies {
-                store.put(&first, b"value").expect("put");
-                let mine = job.clone();
-                let strike = move || {
-                    mine.sleep(Duration::from_nanos(seed * 7919 % 30_000));
-                    mine.inject(Fault::Stop(primary)).expect("a fault");
-                    mine.inject(Fault::Kill(dies)).expect("a fault");
-                };
-                job.spawn("strikes", Box::new(strike)).expect("an activity");
-                let _ = store.put(&key, b"the last one");
-                nap(&job, "its death", || false);
-            }
-            if job.me() == heir {
-                nap(&job, "the death", || !job.view().is_living(dies));
-                let mine = job.clone();
-                let resume = move || {
-                    mine.sleep(pause);
-                    mine.inject(Fault::Resume(primary)).expect("a fault");
-                };
-                let resumes = job.spawn("resumes", Box::new(resume)).expect("an activity");
-                let began = job.now();
-                let keys = store.keys_of(dies);
-                let has_waited = job.now().since(began) >= pause.min(LIMIT);
-                nap(&job, "the primary", || resumes.is_finished());
-                job.sleep(LIMIT / 4);
-                let is_there = store.exists(&key).expect("read");
-                match keys {
-                    Ok(keys) => assert_eq!(keys.contains(&key), is_there, "seed {seed}"),
-                    Err(error) => {
-                        assert!(pause > LIMIT, "seed {seed}: {error}");
-                        assert!(job.now().since(began) < pause + LIMIT / 2);
-                        assert_eq!(expect_timeout::<()>(Err(error)), heir, "seed {seed}");
-                    }
-                }
-                listed.set(Listed { is_there, has_waited });
-                stage.set(1);
-            }
-            nap(&job, "the end", || stage.get() == 1);
-            let _ = store.close();
-            let _ = job.leave();
-        })
-        .expect_ok();
-        result.get()
-    }
-
-    /// No key of a dead member comes into being after its keys were listed, to be adopted.
-    #[test]
-    fn the_keys_of_a_dead_member_have_the_key_of_its_last_put() {
-        let runs: Vec<Listed> = (0..200).map(|seed| list_after_last_put(seed, LIMIT / 4)).collect();
-        assert!(runs.iter().any(|run| run.is_there && run.has_waited), "no put was late");
-        assert!(runs.iter().any(|run| !run.is_there) && runs.iter().any(|run| !run.has_waited));
-    }
-
-    /// As above, and the primary is stopped for longer than the call may wait.
-    #[test]
-    fn a_list_of_the_keys_of_a_dead_member_ends_at_its_time_limit() {
-        let runs: Vec<Listed> = (0..60).map(|seed| list_after_last_put(seed, LIMIT * 2)).collect();
-        assert!(runs.iter().any(|run| run.has_waited), "no put was late");
     }
 }

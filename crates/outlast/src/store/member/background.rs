@@ -25,9 +25,7 @@
 //!
 //! A service that reaches for a member waits for it for a short time only, and a member that has
 //! not answered is sent no further request until it answers the requests that it has (see
-//! `engine/deadline.rs`). So a stopped replica holds up its own repair, and nothing else. While all
-//! participants of this member are in use, the services wait for one of them for a short time in
-//! each run, together, and come back later.
+//! `engine/deadline.rs`). So a stopped replica holds up its own repair, and nothing else.
 //!
 //! Calls act on a death without the background: the next operation uses the configuration of the
 //! new view, and a caller takes over the lock of a dead holder.
@@ -60,8 +58,8 @@ impl Service for Background {
         store.begin_background();
         // The gate comes first, so that waiting calls return `Revoked` at once.
         store.watch_gate();
+        store.accept_some();
         // Each of the other services returns when it wants to run again.
-        let acceptance = store.accept_some();
         let leaving = store.leave_some();
         let repair = self.repair();
         let orphaned_locks = store.release_orphans();
@@ -75,8 +73,7 @@ impl Service for Background {
         let stragglers = store.watch_stragglers();
         let transactions = store.end_transactions();
         store.end_background_work(&work);
-        acceptance
-            .min(leaving)
+        leaving
             .min(repair)
             .min(orphaned_locks)
             .min(loss)

@@ -155,7 +155,6 @@ impl StoreState {
             view: Mutex::new(Arc::new(view)),
             background: AtomicU64::new(0),
             is_listening: AtomicBool::new(false),
-            is_crowded: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             late: Mutex::default(),
             above: OnceLock::new(),

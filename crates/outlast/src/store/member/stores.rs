@@ -184,7 +184,6 @@ impl Stores {
 
     /// How many openings this member has registered.
     pub(in crate::store) fn registered(&self) -> u64 {
-        let _named = lock(&self.named);
         self.registered.load(Ordering::Relaxed)
     }
 
@@ -192,7 +191,7 @@ impl Stores {
     /// another opening than these: then its stores are not handed over.
     pub(in crate::store) fn end_openings(&self, registered: u64) -> bool {
         let _named = lock(&self.named);
-        let is_last = self.registered.load(Ordering::Relaxed) == registered;
+        let is_last = self.registered() == registered;
         self.is_leaving.fetch_or(is_last, Ordering::Relaxed);
         is_last
     }

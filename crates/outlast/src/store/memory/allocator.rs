@@ -24,7 +24,7 @@ use crate::store::memory::recall::{Recalls, SEND_PAUSE};
 use crate::store::memory::slab::Slabs;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::mutant::mutant;
-use crate::store::operation::error::{Lack, OpError, OpResult, check_place};
+use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
 use crate::store::operation::open_swaps::{SwapBlocks, TakenBlock};
@@ -169,7 +169,7 @@ impl<'a> MemoryOp<'a> {
                 && let Err(error) = self.store.refill_slab(class)
             {
                 if self.may_leave.get() {
-                    return Err(OpError::Needs(Lack::new(replica, class)));
+                    return Err(OpError::Needs(replica, class));
                 }
                 let reason = error.to_string();
                 self.store.recall(replica, class, false, &reason);
@@ -179,7 +179,7 @@ impl<'a> MemoryOp<'a> {
             // again.
             if asked.is_some() && !job.is_mapped() && job.now() >= stay {
                 if self.may_leave.get() {
-                    return Err(OpError::Needs(Lack::new(replica, class)));
+                    return Err(OpError::Needs(replica, class));
                 }
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }
@@ -197,7 +197,7 @@ impl<'a> MemoryOp<'a> {
                 // The replica has no room, and recalls blocks. Their grace period waits for this
                 // operation.
                 (Some(_), Some(_)) if self.may_leave.get() => {
-                    return Err(OpError::Needs(Lack::new(replica, class)));
+                    return Err(OpError::Needs(replica, class));
                 }
                 (Some(_), Some(reason)) => {
                     return Err(self.no_room(replica, class, reason));
@@ -213,7 +213,7 @@ impl<'a> MemoryOp<'a> {
             }
             if job.now() >= stay {
                 if self.may_leave.get() {
-                    return Err(OpError::Needs(Lack::new(replica, class)));
+                    return Err(OpError::Needs(replica, class));
                 }
                 return Err(OpError::Fail(StoreError::Timeout { member: replica, limit }));
             }

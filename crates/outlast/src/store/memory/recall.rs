@@ -16,7 +16,6 @@ use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
-use crate::store::placement::mix;
 use crate::store::segment::layout::PARTICIPANTS;
 use crate::store::segment::place::Place;
 use crate::sync::lock;
@@ -44,11 +43,6 @@ const SEARCH_TIME: Duration = Duration::from_secs(2);
 
 /// The first pause between two looks for recalled blocks. It doubles up to [`LARGE_PAUSE`].
 const LOOK: Duration = Duration::from_micros(500);
-
-/// The longest first pause of a call that was granted blocks and did not get any. It doubles up to
-/// [`LARGE_PAUSE`]. It is much longer than a recall among members that run, so that a member gets
-/// all blocks of its call while another member pauses.
-const VAIN_PAUSE: Duration = Duration::from_micros(500);
 
 /// The recalls of this member, as a replica and as a member that keeps blocks.
 ///
@@ -98,8 +92,6 @@ struct Search {
 
 /// What a call remembers of its waits for blocks.
 pub(in crate::store) struct BlockWait {
-    /// The kinds of blocks that replicas have granted to the call, each with the number of grants.
-    grants: Vec<(u64, u32)>,
     /// How many recoveries this member had seen when the call began.
     recoveries: u64,
     /// The end of all waits of the call together.
@@ -111,12 +103,7 @@ pub(in crate::store) struct BlockWait {
 
 impl BlockWait {
     pub(in crate::store) fn new(store: &MemoryState) -> BlockWait {
-        BlockWait {
-            grants: Vec::new(),
-            recoveries: store.gate.recoveries(),
-            until: None,
-            is_refused: false,
-        }
+        BlockWait { recoveries: store.gate.recoveries(), until: None, is_refused: false }
     }
 
     /// Returns an error if the store has recovered while the call waited outside of an operation: a
@@ -134,26 +121,6 @@ impl BlockWait {
         // The background answers recalls, so it must not wait for one, nor may a listener that it
         // runs.
         !self.is_refused && !store.runs_background()
-    }
-
-    /// How long the call pauses before it asks for blocks of a kind; `None` if it was not granted
-    /// any before. A call that was granted blocks and asks again has found them taken, or has lost
-    /// them to a recall while it waited for other blocks. Two calls that take the blocks of each
-    /// other would do so for ever if they went on in step, so the pause is random, and grows.
-    fn pause(&self, store: &MemoryState, kind: u64) -> Option<Duration> {
-        let &(_, grants) = self.grants.iter().find(|(granted, _)| *granted == kind)?;
-        let longest = (VAIN_PAUSE * (1 << (grants - 1).min(16))).min(LARGE_PAUSE);
-        let activity = mix(u64::from(store.me().0) << 32 ^ store.job.activity());
-        let part = mix(activity ^ mix(store.job.now().0)) % longest.as_nanos() as u64;
-        Some(Duration::from_nanos(part))
-    }
-
-    /// Records that a replica has granted blocks of a kind.
-    fn record_grant(&mut self, kind: u64) {
-        match self.grants.iter_mut().find(|(granted, _)| *granted == kind) {
-            Some((_, grants)) => *grants += 1,
-            None => self.grants.push((kind, 1)),
-        }
     }
 }
 
@@ -177,12 +144,6 @@ impl MemoryState {
     ) -> OpResult<()> {
         let (job, (limit, deadline)) = (&self.job, self.wait_for_replica());
         let until = *wait.until.get_or_insert(deadline);
-        let kind = Place::kind_of(replica, class);
-        if let Some(pause) = wait.pause(self, kind)
-            && self.pause_before_asking(wait, replica, job.now().after(pause), until)?
-        {
-            return Ok(());
-        }
         let (before, _) = self.allocator.answers(replica, class, true);
         let need = Message::Need { class: class as u64, waits: true };
         let mut is_asked = match replica == self.me() {
@@ -200,12 +161,13 @@ impl MemoryState {
             let (count, refusal) = self.allocator.answers(replica, class, true);
             if count != before {
                 wait.is_refused = refusal.is_some();
-                if !wait.is_refused {
-                    wait.record_grant(kind);
-                }
                 return Ok(());
             }
-            if self.is_wait_over(wait, replica)? {
+            if job.has_ended() || self.is_closed.load(Ordering::SeqCst) {
+                return Err(OpError::Fail(StoreError::Closed));
+            }
+            // The next attempt finds that the view has changed, or that the store has recovered.
+            if !job.view().is_living(replica) || self.gate.recoveries() != wait.recoveries {
                 return Ok(());
             }
             if job.now() >= until {
@@ -217,46 +179,6 @@ impl MemoryState {
             // messages does not.
             job.park(bell, if is_asked { until } else { until.min(job.now().after(SEND_PAUSE)) });
         }
-    }
-
-    /// Pauses until `due`, before the call asks a replica again. Returns whether the call starts
-    /// over without asking.
-    fn pause_before_asking(
-        &self,
-        wait: &BlockWait,
-        replica: MemberId,
-        due: Time,
-        until: Time,
-    ) -> OpResult<bool> {
-        let job = &self.job;
-        loop {
-            let bell = job.bell();
-            if self.is_wait_over(wait, replica)? {
-                return Ok(true);
-            }
-            let now = job.now();
-            if now >= until {
-                // Every replica has answered: other calls take the blocks.
-                let (member, limit) = (self.me(), job.time_limit());
-                return Err(OpError::Fail(StoreError::Timeout { member, limit }));
-            }
-            if now >= due {
-                return Ok(false);
-            }
-            // Every wait serves messages: other members recall blocks of this member.
-            self.serve_messages();
-            job.park(bell, due.min(until));
-        }
-    }
-
-    /// Whether the call starts over without an answer: the next attempt finds that the view has
-    /// changed, or that the store has recovered.
-    fn is_wait_over(&self, wait: &BlockWait, replica: MemberId) -> OpResult<bool> {
-        if self.job.has_ended() || self.is_closed.load(Ordering::SeqCst) {
-            return Err(OpError::Fail(StoreError::Closed));
-        }
-        let is_living = self.job.view().is_living(replica);
-        Ok(!is_living || self.gate.recoveries() != wait.recoveries)
     }
 
     /// Serves a request for blocks of a class: makes a slab if the free list is empty. If there is
@@ -552,10 +474,8 @@ impl MemoryState {
 mod tests {
     use super::*;
     use crate::engine::Fault;
-    use crate::engine::sim::{self, Cost, Link, Options as SimOptions};
+    use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
-    use crate::store::record::state::RecordOp;
-    use crate::store::segment::layout::class_of;
     use crate::store::testing::{expect_timeout, nap};
     use crate::store::{Options, Store};
     use std::cell::Cell;
@@ -745,73 +665,6 @@ mod tests {
                 let _ = job.leave();
             })
             .expect_ok();
-        }
-    }
-
-    /// Two members need a block of each of two full replicas, which have a single block to spare
-    /// each. Each member has a block and lacks the other block, which the other member returns when
-    /// it is recalled. A member that was granted a block in vain pauses before it asks again, so
-    /// both calls end soon, with few recalls.
-    #[test]
-    fn members_that_take_the_blocks_of_each_other_recall_seldom() {
-        for seed in 0..16 {
-            let stage = Arc::new(AtomicUsize::new(0));
-            let mut options = SimOptions::new(4, seed).link(Link::Network);
-            (options.segment_limit, options.steps_max) = (4 << 20, 10_000_000);
-            options.time_limit = Duration::from_secs(1);
-            // With times that are not drawn the two members go on in step.
-            let latency = Duration::from_nanos(500 + 100 * seed);
-            options.cost = Some(Cost { latency, ..Cost::default() });
-            sim::run(&options, move |job: Job| {
-                let options = Options::new().replicas(1).partitions(8).expected_keys(64);
-                let store = Store::open(&job, options).expect("open");
-                let (state, class) = (&store.state, class_of(50_000).expect("a class"));
-                let round = Duration::from_millis(200);
-                let next_round = || {
-                    let now = job.now().0 % round.as_nanos() as u64;
-                    job.sleep(round - Duration::from_nanos(now));
-                };
-                let order = match job.me().0 {
-                    2 => [0, 1].map(MemberId),
-                    3 => [1, 0].map(MemberId),
-                    _ => return finish(&job, &store, &stage),
-                };
-                let op = RecordOp::begin(state).expect("begun");
-                let blocks = std::iter::from_fn(|| op.take_block(order[0], class).ok());
-                // The other blocks are forgotten.
-                let first = blocks.collect::<Vec<_>>()[0];
-                op.keep(order[0], class, first);
-                drop(op);
-                job.sleep(Duration::from_secs(1));
-                for number in 0..10 {
-                    next_round();
-                    let (began, mut attempts) = (job.now(), 0);
-                    let result = state.run(|op| {
-                        attempts += 1;
-                        let mut taken = Vec::new();
-                        let result = order.iter().try_for_each(|&replica| {
-                            taken.push((replica, op.take_block(replica, class)?));
-                            Ok(())
-                        });
-                        taken.iter().for_each(|&(replica, offset)| op.keep(replica, class, offset));
-                        result
-                    });
-                    let took = job.now().since(began);
-                    let is_over = matches!(result, Ok(()) | Err(StoreError::OutOfMemory { .. }));
-                    assert!(is_over, "round {number}: {result:?}");
-                    assert!(attempts <= 40, "round {number}: {attempts} attempts in {took:?}");
-                    assert!(took < round, "round {number}: it took {took:?}");
-                }
-                finish(&job, &store, &stage);
-            })
-            .expect_ok();
-        }
-
-        fn finish(job: &Job, store: &Store, stage: &AtomicUsize) {
-            stage.fetch_add(1, Ordering::Relaxed);
-            nap(job, "the others", || stage.load(Ordering::Relaxed) == 4);
-            store.close().expect("close");
-            let _ = job.leave();
         }
     }
 }

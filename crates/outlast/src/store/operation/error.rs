@@ -17,50 +17,13 @@ pub(in crate::store) enum OpError {
     Frozen,
     /// A transaction blocks the key: clear it, and start over.
     Blocked(Box<Blocker>),
-    /// A replica has no free block at hand: ask for blocks and wait for the answer, outside of the
-    /// operation, and start over. Nothing is published.
-    Needs(Lack),
+    /// The replica has no free block of this class at hand: ask for blocks and wait for the answer,
+    /// outside of the operation, and start over. Nothing is published.
+    Needs(MemberId, usize),
     /// The partition with this number has no complete living replica.
     Lost(usize),
     /// The call fails with this error.
     Fail(StoreError),
-}
-
-/// What an attempt lacks, and what it leaves behind.
-#[derive(Debug)]
-pub(in crate::store) struct Lack {
-    /// The replica that has no free block at hand, and the size class of the block.
-    pub(in crate::store) replica: MemberId,
-    pub(in crate::store) class: usize,
-    /// The record that the attempt has made and left without a version of its own.
-    left: Option<Box<LeftRecord>>,
-}
-
-/// A record that an attempt has made and left empty, or with a tombstone.
-#[derive(Debug)]
-pub(in crate::store) struct LeftRecord {
-    pub(in crate::store) key: Vec<u8>,
-    /// The version counter of the tombstone that it may have; 0 for none.
-    pub(in crate::store) tombstone: u64,
-}
-
-impl Lack {
-    pub(in crate::store) fn new(replica: MemberId, class: usize) -> Lack {
-        Lack { replica, class, left: None }
-    }
-
-    /// Notes the record that the attempt leaves behind. What is noted already stays: a step inside
-    /// knows more.
-    #[cold]
-    pub(in crate::store) fn leave(&mut self, key: &[u8], tombstone: u64) {
-        let left = || Box::new(LeftRecord { key: key.to_vec(), tombstone });
-        self.left.get_or_insert_with(left);
-    }
-
-    /// The record that the attempt has left behind.
-    pub(in crate::store) fn take_left(&mut self) -> Option<LeftRecord> {
-        self.left.take().map(|left| *left)
-    }
 }
 
 impl From<Error> for OpError {

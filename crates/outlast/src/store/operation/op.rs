@@ -37,7 +37,6 @@ use crate::engine::deadline::check_late;
 use crate::engine::mapped::{Mapped, Memory, Reach};
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, thread};
 use crate::store::error::StoreError;
-use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::open_swaps::{Proof, Straggler, SwapBlocks, TakenBlock};
 use crate::store::operation::participants::{CROWDED, announce};
@@ -129,18 +128,12 @@ impl<'a> Op<'a> {
         Ok(None)
     }
 
-    /// Waits for a participant while all of them are in use. The background waits for a short time,
-    /// once for all its work of a run: it comes back later.
+    /// Waits for a participant while all of them are in use.
     #[cold]
     #[inline(never)]
     fn begin_crowded(store: &'a OperationState, first: usize) -> OpResult<Op<'a>> {
         let job = &store.job;
-        let is_background = store.is_background();
-        let until = match is_background && !mutant("background-waits") {
-            true if store.is_background_crowded() => job.now(),
-            true => store.wait_for_replica().1,
-            false => job.deadline(),
-        };
+        let until = job.deadline();
         loop {
             let bell = job.bell();
             if let Some(op) = Op::claim(store, first)? {
@@ -148,12 +141,9 @@ impl<'a> Op<'a> {
             }
             let now = job.now();
             if now >= until {
-                store.is_crowded.fetch_or(is_background, Ordering::Relaxed);
                 let (member, limit) = (job.me(), job.time_limit());
                 return Err(OpError::Fail(StoreError::Timeout { member, limit }));
             }
-            // Every wait serves messages. This may be the background, also in a listener.
-            store.serve_messages();
             job.park(bell, until.min(now.after(CROWDED)));
         }
     }

@@ -19,8 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// How long the background waits for a replica that is to make a slab or to salvage a partition,
-/// and for a participant.
+/// How long the background waits for a replica that is to make a slab or to salvage a partition.
 const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 
 /// The state of the operation layer: everything that an operation needs to know of its store. The
@@ -29,13 +28,13 @@ const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 /// *Orderings.* `roots` is stored with release and loaded with acquire: a root is complete before
 /// its offset is known. `background` is relaxed, since an activity compares it only with its own
 /// number: it reads back its own store, and no other activity ever stores that number. The activity
-/// that finds its number there also reads back its own stores of `is_listening` and `is_crowded`.
-/// `is_closed` is a flag that is only set. An operation of the slow path loads it after the swap of
-/// its counter (that of a fast path looks at the gate, which is closed as well), and the member
-/// that closes the store stores it before it reads the counters, both sequentially consistent:
-/// either the operation finds the store closed, or the member waits for the operation. The counts
-/// of open writes are sequentially consistent: the mapped fast paths do not touch them, so nothing
-/// is gained by less.
+/// that finds its number there also reads back its own store of `is_listening`. `is_closed` is a
+/// flag that is only set. An operation of the slow path loads it after the swap of its counter
+/// (that of a fast path looks at the gate, which is closed as well), and the member that
+/// closes the store stores it before it reads the counters, both sequentially consistent: either
+/// the operation finds the store closed, or the member waits for the operation. The counts of open
+/// writes are sequentially consistent: the mapped fast paths do not touch them, so nothing is
+/// gained by less.
 pub(in crate::store) struct OperationState {
     pub(in crate::store) job: Job,
     /// The name of the store; empty by default.
@@ -62,9 +61,6 @@ pub(in crate::store) struct OperationState {
     pub(in crate::store) background: AtomicU64,
     /// Whether the background runs listeners of the program now.
     pub(in crate::store) is_listening: AtomicBool,
-    /// Whether an operation of the background has found no participant in this run of the
-    /// background. The other operations of the run do not wait for a participant.
-    pub(in crate::store) is_crowded: AtomicBool,
     pub(in crate::store) is_closed: AtomicBool,
     /// The members that did not answer a request of the background, each with a request to it. The
     /// background sends it no other request until that is answered.
@@ -194,17 +190,10 @@ impl OperationState {
         self.background.load(Ordering::Relaxed) == self.job.activity() + 1
     }
 
-    /// Whether the calling activity is the background at its own work, and has found no participant
-    /// in this run.
-    pub(in crate::store) fn is_background_crowded(&self) -> bool {
-        self.is_background() && self.is_crowded.load(Ordering::Relaxed)
-    }
-
     /// Records that the calling activity begins to do the background's work.
     pub(in crate::store) fn begin_background(&self) {
         // A listener that panicked has left this set.
         self.is_listening.store(false, Ordering::Relaxed);
-        self.is_crowded.store(false, Ordering::Relaxed);
         self.background.store(self.job.activity() + 1, Ordering::Relaxed);
     }
 
@@ -231,7 +220,6 @@ impl OperationState {
 
     /// Ends a piece of the background's work: remembers the members that are late.
     pub(in crate::store) fn end_background_work(&self, work: &BackgroundDeadline) {
-        self.is_crowded.store(false, Ordering::Relaxed);
         for member in work.late().iter() {
             if !lock(&self.late).iter().any(|(other, _)| *other == member) {
                 let request = start_load(self, member);

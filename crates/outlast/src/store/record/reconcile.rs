@@ -29,14 +29,16 @@ impl<'a> RecordOp<'a> {
         word: u64,
     ) -> OpResult<Head> {
         let mut made = None;
-        let mut result = self.reconcile_until_stable(config, key, word, &mut made);
-        // The record of a deleted key may have been removed meanwhile. The records that *seal* has
-        // made are empty, or *install* has brought the tombstone there.
-        match (made, &mut result) {
-            (None, _) | (_, Ok(_)) => {}
-            // The call comes back, and may not meet the record again.
-            (Some(tombstone), Err(OpError::Needs(lack))) => lack.leave(key.key, tombstone),
-            (Some(tombstone), Err(_)) => self.store.record_left(key.key, tombstone),
+        let result = self.reconcile_until_stable(config, key, word, &mut made);
+        if let Some(tombstone) = made
+            && !matches!(result, Ok(_) | Err(OpError::Needs(..)))
+        {
+            // The record of a deleted key may have been removed meanwhile. The records that *seal*
+            // has made are empty, or *install* has brought the tombstone there.
+            self.store.record_tombstone(key.key, 0);
+            if tombstone > 0 {
+                self.store.record_tombstone(key.key, tombstone);
+            }
         }
         result
     }
@@ -331,8 +333,8 @@ mod tests {
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::engine::{Fault, MemberId, Time};
     use crate::job::Job;
-    use crate::store::record::write::{Change, NewVersion, Predecessor};
-    use crate::store::segment::layout::{Kind, NODE_KEY, OPERATION_MASK, class_of, holder};
+    use crate::store::record::write::{NewVersion, Predecessor};
+    use crate::store::segment::layout::{Kind, OPERATION_MASK, holder};
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
     use std::cell::Cell;
@@ -488,144 +490,51 @@ mod tests {
         }
     }
 
-    /// Takes all blocks of these classes at a replica, the largest class first, so that the replica
-    /// has no room for another slab. They are kept, and returned when they are recalled, from the
-    /// end of `meanwhile` on.
-    fn hold_all_blocks(
-        store: &Store,
-        replica: MemberId,
-        classes: &[usize],
-        meanwhile: impl FnOnce(),
-    ) {
-        let op = RecordOp::begin(&store.state).expect("begun");
-        let take = |&class: &usize| {
-            let blocks = std::iter::from_fn(|| op.take_block(replica, class).ok());
-            (class, blocks.collect::<Vec<u64>>())
-        };
-        let taken: Vec<_> = classes.iter().map(take).collect();
-        meanwhile();
-        for (class, blocks) in taken {
-            blocks.into_iter().for_each(|offset| op.keep(replica, class, offset));
-        }
-    }
-
     /// On mapped memory a handle deletes a key, and leaves the stable bit out. A reader finds the
     /// tombstone, and is stopped before it has reconciled the record. Meanwhile the record is
-    /// removed. When the reader goes on it makes the record again, which is removed as well. With
-    /// `is_full` the reader lacks a block at the last of three replicas when it has made the record
-    /// at the second: it waits for blocks, and finds that the key is absent.
-    fn read_late(step: u64, is_full: bool) {
-        let (stage, emptied) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        let replicas = if is_full { 3 } else { 2 };
-        let mut options = SimOptions::new(replicas + 1, step).link(Link::Memory);
-        (options.steps_max, options.segment_limit) = (10_000_000, 1 << 20);
-        sim::run(&options, move |job: Job| {
-            let options = Options::new().replicas(replicas).partitions(8).expected_keys(64);
-            let options = options.slab_len_max(16 << 10);
-            let store = Store::open(&job, options).expect("open");
-            let [deleter, reader, other] = [0, 1, 2].map(MemberId);
-            let mut keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
-            let key = keys.find(|key| !store.replicas_of(key).contains(&reader));
-            let key = key.expect("some key");
-            if job.me() == deleter {
-                let handle = store.handle(&key).expect("a handle");
-                handle.put(b"value").expect("put");
-                job.sleep(Duration::from_secs(1));
-                assert!(handle.delete().expect("deleted"));
-                stage.set(1);
-            } else if job.me() == reader {
-                nap(&job, "the tombstone", || stage.get() == 1);
-                job.inject(Fault::StopAtStep(step)).expect("a fault");
-                assert_eq!(store.get(&key).expect("read").map(|found| found.bytes), None);
-                stage.set(2);
-            }
-            let records = || {
-                let op = RecordOp::begin(&store.state).expect("begun");
-                store.state.survey(&op).expect("counted").records
-            };
-            if job.me() == other {
-                let until = job.now().after(Duration::from_secs(60));
-                if is_full {
-                    nap(&job, "the tombstone", || stage.get() > 0);
-                    // The record is removed meanwhile.
-                    job.sleep(Duration::from_secs(1));
-                    let lens = [8_000, 2_000, 500, NODE_KEY + key.len() as u64];
-                    let classes = lens.map(|len| class_of(len).expect("a class"));
-                    hold_all_blocks(&store, store.replicas_of(&key)[2], &classes, || {
-                        job.inject(Fault::Resume(reader)).expect("a fault");
-                        job.sleep(Duration::from_millis(50));
-                    });
-                }
-                while emptied.get() < 2 {
-                    job.sleep(Duration::from_secs(1));
-                    job.inject(Fault::Resume(reader)).expect("a fault");
-                    if stage.get() == 2 && records() == 0 {
-                        emptied.set(2);
-                    }
-                    assert!(job.now() < until, "a record is left after step {step}");
-                }
-            }
-            nap(&job, "the removal", || emptied.get() == 2);
-            nap(&job, "the removal here", || records() == 0);
-            let _ = store.close();
-            let _ = job.leave();
-        })
-        .expect_ok();
-    }
-
+    /// removed. When the reader goes on it makes the record again, which is removed as well.
     #[test]
     fn a_late_reader_leaves_no_empty_record() {
-        (1..40).for_each(|step| read_late(step, false));
-    }
-
-    #[test]
-    fn a_late_reader_that_lacks_a_block_leaves_no_empty_record() {
-        (1..40).for_each(|step| read_late(step, true));
-    }
-
-    /// A write makes the record of a new key, and lacks a block for the value. It waits for blocks,
-    /// and does not want to write any more when it begins anew.
-    #[test]
-    fn a_write_that_waits_for_blocks_and_then_changes_nothing_leaves_no_empty_record() {
-        for seed in 0..8 {
-            let stage = Rc::new(Cell::new(0));
-            let mut options = SimOptions::new(3, seed).link(Link::of_seed(seed));
-            (options.steps_max, options.segment_limit) = (10_000_000, 1 << 20);
+        for step in 1..40 {
+            let (stage, emptied) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let mut options = SimOptions::new(3, step).link(Link::Memory);
+            options.steps_max = 10_000_000;
             sim::run(&options, move |job: Job| {
-                let options = Options::new().replicas(1).partitions(8).expected_keys(64);
-                let options = options.slab_len_max(16 << 10);
+                let options = Options::new().replicas(2).partitions(8).expected_keys(64);
                 let store = Store::open(&job, options).expect("open");
-                let [writer, other, replica] = [0, 1, 2].map(MemberId);
+                let [deleter, reader, other] = [0, 1, 2].map(MemberId);
                 let mut keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
-                let key = keys.find(|key| store.replicas_of(key) == [replica]);
+                let key = keys.find(|key| !store.replicas_of(key).contains(&reader));
                 let key = key.expect("some key");
-                let reached = |number| nap(&job, "the others", || stage.get() >= number);
-                if job.me() == other {
-                    let classes = [class_of(8_000).expect("a class")];
-                    hold_all_blocks(&store, replica, &classes, || {
-                        stage.set(1);
-                        job.sleep(Duration::from_millis(50));
-                    });
-                }
-                if job.me() == writer {
-                    reached(1);
-                    let mut attempts = 0;
-                    let written = store.state.write(&key, false, |current, _| {
-                        assert!(current.is_none());
-                        attempts += 1;
-                        Ok(if attempts == 1 { Change::Put(&[7; 7_500]) } else { Change::Nothing })
-                    });
-                    assert_eq!((written, attempts), (Ok(None), 2));
+                if job.me() == deleter {
+                    let handle = store.handle(&key).expect("a handle");
+                    handle.put(b"value").expect("put");
+                    job.sleep(Duration::from_secs(1));
+                    assert!(handle.delete().expect("deleted"));
+                    stage.set(1);
+                } else if job.me() == reader {
+                    nap(&job, "the tombstone", || stage.get() == 1);
+                    job.inject(Fault::StopAtStep(step)).expect("a fault");
+                    assert_eq!(store.get(&key).expect("read").map(|found| found.bytes), None);
                     stage.set(2);
                 }
-                reached(2);
                 let records = || {
                     let op = RecordOp::begin(&store.state).expect("begun");
                     store.state.survey(&op).expect("counted").records
                 };
-                nap(&job, "the removal", || records() == 0);
-                stage.set(stage.get() + 1);
-                reached(5);
+                if job.me() == other {
+                    let until = job.now().after(Duration::from_secs(60));
+                    while emptied.get() < 2 {
+                        job.sleep(Duration::from_secs(1));
+                        job.inject(Fault::Resume(reader)).expect("a fault");
+                        if stage.get() == 2 && records() == 0 {
+                            emptied.set(2);
+                        }
+                        assert!(job.now() < until, "a record is left after step {step}");
+                    }
+                }
+                nap(&job, "the removal", || emptied.get() == 2);
+                nap(&job, "the removal here", || records() == 0);
                 let _ = store.close();
                 let _ = job.leave();
             })

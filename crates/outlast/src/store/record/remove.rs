@@ -101,16 +101,6 @@ impl RecordState {
         }
     }
 
-    /// Queues a record for removal that may have been left empty, or with this tombstone; 0 for
-    /// none.
-    #[cold]
-    pub(in crate::store) fn record_left(&self, key: &[u8], tombstone: u64) {
-        self.record_tombstone(key, 0);
-        if tombstone > 0 {
-            self.record_tombstone(key, tombstone);
-        }
-    }
-
     /// Queues a tombstone whose write has failed with an open outcome. After a grace period the
     /// write has happened or never will.
     pub(in crate::store) fn record_open_tombstone(&self, key: &[u8], counter: u64) {
@@ -170,24 +160,16 @@ impl RecordState {
         for (replica, bucket) in self.take_marked() {
             self.record_marked(replica, vec![bucket]);
         }
-        let mut is_late = false;
         let marked = std::mem::take(&mut *lock(&removal.marked));
-        if !marked.is_empty() {
-            match RecordOp::begin(self) {
-                Ok(op) => {
-                    for place in marked {
-                        // An access to the own memory fails only when the membership has ended.
-                        let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
-                    }
-                    op.flush_retired();
-                    self.record_retired();
-                }
-                // All participants are in use. No other member tells this member again.
-                Err(_) => {
-                    lock(&removal.marked).extend(marked);
-                    is_late = true;
-                }
+        if !marked.is_empty()
+            && let Ok(op) = RecordOp::begin(self)
+        {
+            for place in marked {
+                // An access to the own memory fails only when the membership has ended.
+                let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
             }
+            op.flush_retired();
+            self.record_retired();
         }
         let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
         let mut over = Tombstones::new();
@@ -212,38 +194,33 @@ impl RecordState {
             }
         }
         lock(&removal.waiting).append(&mut waiting);
-        let (tombstones, mut is_more) = {
+        let (tombstones, is_more) = {
             let mut due = lock(&removal.due);
             due.append(&mut over);
             let piece: Vec<_> = std::iter::from_fn(|| due.pop_first()).take(PIECE).collect();
             (piece, !due.is_empty())
         };
         let mut marked: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
+        let mut is_late = false;
         if !tombstones.is_empty() {
             // A single operation for all tombstones, so that their blocks are retired together.
-            match RecordOp::begin(self) {
-                Ok(op) => {
-                    for (key, counter) in tombstones {
-                        match self.remove(&op, &key, counter, &mut marked) {
-                            Ok(true) => {}
-                            // Later: a replica is not complete, or does not answer.
-                            Ok(false) => {
-                                is_late = true;
-                                lock(&removal.fresh).insert((key, counter));
-                            }
-                            Err(_) => {}
-                        }
+            let op = RecordOp::begin(self);
+            for (key, counter) in tombstones {
+                match self.remove(op.as_ref().ok(), &key, counter, &mut marked) {
+                    Ok(true) => {}
+                    // Later: a replica is not complete, or does not answer.
+                    Ok(false) => {
+                        is_late = true;
+                        lock(&removal.fresh).insert((key, counter));
                     }
-                    if !is_more {
-                        op.flush_retired();
-                        self.record_retired();
-                    }
+                    Err(_) => {}
                 }
-                // All participants are in use.
-                Err(_) => {
-                    lock(&removal.due).extend(tombstones);
-                    (is_more, is_late) = (false, true);
-                }
+            }
+            if let Ok(op) = &op
+                && !is_more
+            {
+                op.flush_retired();
+                self.record_retired();
             }
         }
         for (replica, buckets) in marked {
@@ -334,14 +311,16 @@ impl RecordState {
     /// again later.
     fn remove(
         &self,
-        op: &RecordOp<'_>,
+        op: Option<&RecordOp<'_>>,
         key: &[u8],
         counter: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
     ) -> Result<bool, StoreError> {
         let key = self.any_key_ref(key);
         let bucket = (key.partition as u64) << 32 | key.hash & (self.bucket_count as u64 - 1);
-        match op.remove(&key, counter, bucket, marked) {
+        // Without an operation it is tried again later.
+        let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, bucket, marked));
+        match result {
             Ok(is_reconciled) => Ok(is_reconciled),
             Err(
                 OpError::Again
@@ -369,15 +348,6 @@ impl<'a> RecordOp<'a> {
     ) -> OpResult<bool> {
         let (counter, is_open) = (counter & !OPEN, counter & OPEN != 0);
         let config = self.config(key.partition)?;
-        // Most records that may have been left empty have a version by now, since the call came
-        // back. They do not wait for replicas that are not complete.
-        if counter == 0
-            && !is_open
-            && let Some((_, head)) = self.find(config, config.primary, key)?
-            && head.offset().is_some()
-        {
-            return Ok(true);
-        }
         for &replica in config.replicas.iter() {
             if self.state(replica, key.partition)?.phase() != Phase::Complete {
                 return Ok(false);

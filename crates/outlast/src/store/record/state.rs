@@ -5,7 +5,7 @@ use crate::store::error::StoreResult;
 use crate::store::key_rules::RESERVED;
 use crate::store::memory::recall::BlockWait;
 use crate::store::memory::state::{MemoryOp, MemoryState};
-use crate::store::operation::error::{LeftRecord, OpError, OpResult};
+use crate::store::operation::error::{OpError, OpResult};
 use crate::store::record::hints::ReadHints;
 use crate::store::record::key::KeyRef;
 use crate::store::record::key_locations::KeyLocations;
@@ -54,12 +54,33 @@ impl RecordState {
         mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
     ) -> StoreResult<T> {
         let is_own = key.key.starts_with(RESERVED);
-        self.run(|op| {
+        self.run_on_key(0, key, |op| {
             if !is_own {
                 self.check_gate(op.epoch)?;
             }
             attempt(op)
         })
+    }
+
+    /// Runs an operation that may make the record of this key, as [`RecordState::run_as`] does. An
+    /// operation that waits for blocks, and waits in vain, may have made the record and left it
+    /// empty: the background then removes it.
+    pub(in crate::store) fn run_on_key<T>(
+        &self,
+        attempts: u32,
+        key: &KeyRef<'_>,
+        mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
+    ) -> StoreResult<T> {
+        let mut has_left = false;
+        let result = self.run_as(attempts, |op| {
+            let result = attempt(op);
+            has_left |= matches!(result, Err(OpError::Needs(..)));
+            result
+        });
+        if has_left && result.is_err() {
+            self.record_tombstone(key.key, 0);
+        }
+        result
     }
 
     /// Runs an operation until it is done. Starts over whenever the view has changed during an
@@ -72,16 +93,14 @@ impl RecordState {
     }
 
     /// Runs an operation for a transaction after `attempts` failed attempts of the transaction; see
-    /// `tx`. An attempt that waits for blocks may have made a record and left it empty: the
-    /// background removes it then.
+    /// `tx`.
     pub(in crate::store) fn run_as<T>(
         &self,
         attempts: u32,
         mut attempt: impl FnMut(&mut RecordOp<'_>) -> OpResult<T>,
     ) -> StoreResult<T> {
         let mut wait = BlockWait::new(self);
-        let mut left: Vec<LeftRecord> = Vec::new();
-        let result = self.retry(attempts, || {
+        self.retry(attempts, || {
             let (result, lacks_tombstone) = match RecordOp::begin(self) {
                 Ok(mut op) => {
                     op.may_leave.set(wait.may_leave(self));
@@ -93,19 +112,12 @@ impl RecordState {
             match result {
                 // The operation has ended, so that a stopped replica takes no participant from
                 // other calls.
-                Err(OpError::Needs(mut lack)) => {
-                    left.extend(lack.take_left());
-                    (Err(self.await_blocks(&mut wait, lack.replica, lack.class)), false)
+                Err(OpError::Needs(replica, class)) => {
+                    (Err(self.await_blocks(&mut wait, replica, class)), false)
                 }
                 result => (result, lacks_tombstone),
             }
-        });
-        // The last attempt may have written the key, may not have met the record at all, or may
-        // have failed.
-        for LeftRecord { key, tombstone } in left {
-            self.record_left(&key, tombstone);
-        }
-        result
+        })
     }
 
     /// Runs an operation like [`RecordState::run`]; `None` if its partition is lost or is being

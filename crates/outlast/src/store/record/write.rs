@@ -392,9 +392,12 @@ impl<'a> RecordOp<'a> {
         let (store, primary) = (self.store, config.primary_member());
         let open_writes = store.open_writes(key.partition);
         if predecessor.word == 0
-            && let Err(mut error) = self.make_record(config, key, &mut predecessor)
+            && let Err(error) = self.make_record(config, key, &mut predecessor)
         {
-            self.leave_record(key, &mut error);
+            // A call that waits for blocks comes back (`RecordState::run_call`).
+            if !matches!(error, OpError::Needs(..)) {
+                store.record_tombstone(key.key, 0);
+            }
             return Err(error);
         }
         // The floor is loaded after the record was found: a removal before that had raised the
@@ -423,8 +426,8 @@ impl<'a> RecordOp<'a> {
         let block = store.with_checksum(key, block, value);
         let class = block_class(&block, primary)?;
         let mut new_version = NewVersion::new(block, value, class);
-        let mut result = self.publish(config, key, &mut predecessor, &mut new_version);
-        match &mut result {
+        let result = self.publish(config, key, &mut predecessor, &mut new_version);
+        match &result {
             Ok(true) => {
                 if let Some(cached) = predecessor.cached {
                     cached.set_version(&block, class);
@@ -436,15 +439,15 @@ impl<'a> RecordOp<'a> {
                     store.record_tombstone(key.key, block.counter);
                 }
             }
-            not => {
+            _ => {
                 if let Some(cached) = predecessor.cached {
                     cached.forget();
                 }
                 self.keep_unused(config, &new_version);
-                if let Err(error) = not
-                    && predecessor.block.is_none()
-                {
-                    self.leave_record(key, error);
+                let is_over = !matches!(result, Ok(_) | Err(OpError::Needs(..)));
+                if is_over && predecessor.block.is_none() {
+                    // The record may stay empty, and is then removed like a tombstone.
+                    store.record_tombstone(key.key, 0);
                 }
             }
         }
@@ -496,16 +499,6 @@ impl<'a> RecordOp<'a> {
             cached.at[config.primary].word = predecessor.word;
         }
         if predecessor.head.offset().is_none() { Ok(()) } else { Err(OpError::Again) }
-    }
-
-    /// A write that fails leaves a record that may stay empty, and is then removed like a
-    /// tombstone. A call that waits for blocks comes back, and queues the record at its end.
-    #[cold]
-    fn leave_record(&self, key: &KeyRef<'_>, error: &mut OpError) {
-        match error {
-            OpError::Needs(lack) => lack.leave(key.key, 0),
-            _ => self.store.record_left(key.key, 0),
-        }
     }
 
     /// Keeps the blocks of a new version that no other member has seen, for the next operation.

@@ -4,7 +4,7 @@
 //! does not count among the R replicas. Placement gives these partitions an additional replica,
 //! which is filled like any new replica. The background takes *announce*, *pass_on*, *acknowledge*
 //! and *hand_over*. The call [`RecoveryState::hand_replicas_over`] takes *wait*. Members leave in
-//! sequence: `api::leave` takes *turn*, a lock in each store, before *announce*, and takes *end*.
+//! sequence: `api::leave` takes a lock in each store of the job before *announce*, and takes *end*.
 //!
 //! Orderings: [`RecoveryState::record_leaver`] raises `Leavers::version` and forgets the
 //! configurations with the old lists, all SeqCst and before it loads the operation counters. In a

@@ -128,8 +128,8 @@ impl RecoveryState {
             // A call that waits also serves messages and accepts losses: a listener that calls this
             // function runs in the background itself.
             self.serve_messages();
-            let again = self.accept_some();
-            job.park(bell, until.min(again));
+            self.accept_some();
+            job.park(bell, until);
         }
     }
 
@@ -169,17 +169,14 @@ impl RecoveryState {
     }
 
     /// Accepts the losses that this member was asked to accept. A single activity of a member makes
-    /// indexes at a time. Returns when to run again.
-    pub(in crate::store) fn accept_some(&self) -> Time {
+    /// indexes at a time.
+    pub(in crate::store) fn accept_some(&self) {
         loop {
             if lock(&self.loss.wanted).is_empty() || !self.begin_indexes() {
-                return Time::NEVER;
+                return;
             }
             let wanted = lock(&self.loss.wanted).pop();
-            let Some((from, partition)) = wanted else {
-                self.end_indexes();
-                return Time::NEVER;
-            };
+            let Some((from, partition)) = wanted else { return self.end_indexes() };
             let result = self.run(|op| self.accept_loss_with(op, partition));
             self.end_indexes();
             let answer = match result {
@@ -194,12 +191,7 @@ impl RecoveryState {
                 // Another member is the first replica. The member that asked learns of the newer
                 // view and asks that member.
                 Ok(None) => continue,
-                Err(StoreError::Closed) => return Time::NEVER,
-                // The partition has not been looked at yet.
-                Err(_) if self.is_background_crowded() => {
-                    lock(&self.loss.wanted).push((from, partition));
-                    return self.job.now().after(NOTIFY_PAUSE);
-                }
+                Err(StoreError::Closed) => return,
                 Err(error) => {
                     Message::NotAccepted { partition: partition as u64, reason: error.to_string() }
                 }

@@ -181,13 +181,9 @@ impl RecoveryState {
             lock(&self.repair).is_busy = false;
             return Time::NEVER;
         }
-        let mut is_crowded = false;
         let result = match RecordOp::begin(self) {
             Ok(op) => self.repair_piece(&op, work),
-            Err(error) => {
-                is_crowded = self.is_background_crowded();
-                Err(error)
-            }
+            Err(error) => Err(error),
         };
         match &result {
             Err(OpError::Lost(partition)) => {
@@ -212,12 +208,6 @@ impl RecoveryState {
             let mut repair = lock(&self.repair);
             repair.is_busy = false;
             repair.not_before = now.after(rest);
-            if is_crowded {
-                // The background comes back later, for this partition and for all others.
-                repair.left.push_front(work);
-                repair.not_before = now.after(REPAIR_PAUSE_MAX);
-                return repair.not_before;
-            }
             repair.pause = match &result {
                 Ok(Progress::Done | Progress::More(_)) => REPAIR_PAUSE,
                 _ => (repair.pause * 2).min(REPAIR_PAUSE_MAX),

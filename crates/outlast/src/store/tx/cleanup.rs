@@ -173,7 +173,6 @@ impl TxState {
         let orphaned_intents = lock(&self.transactions.orphaned_intents);
         let is_ended = orphaned_intents.epoch == Some(view.epoch)
             && orphaned_intents.left.is_empty()
-            && orphaned_intents.again.is_empty()
             && !orphaned_intents.is_busy;
         is_ended && self.transactions.joined.load(Ordering::SeqCst) == 0
     }
@@ -195,25 +194,21 @@ impl TxState {
                 }
             }
             if let Some(due) = orphaned_intents.not_before.filter(|&due| now < due) {
-                return if orphaned_intents.is_over() { Time::NEVER } else { due };
+                let is_over = orphaned_intents.left.is_empty() && orphaned_intents.full.is_empty();
+                return if is_over { Time::NEVER } else { due };
             }
             let next = orphaned_intents.left.pop();
             orphaned_intents.is_busy = next.is_some();
             next
         };
-        let Some((member, slot)) = next else {
-            return self.roll_back_later().min(self.visit_again());
-        };
-        // The view that has the death comes first: a request that is begun later is refused.
-        let is_last = !self.job.is_serving_dead();
-        let ended = self.end_orphaned_intent(member, slot, is_last);
+        let Some((member, slot)) = next else { return self.roll_back_later() };
+        let ended = self.end_orphaned_intent(member, slot);
         let is_lost =
             matches!(ended, Err(StoreError::DataLost { .. })) && self.is_intent_lost(member, slot);
         let now = self.job.now();
         let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
         orphaned_intents.is_busy = false;
         match ended {
-            Ok(None) if !is_last => orphaned_intents.again.push((member, slot)),
             Ok(None) | Err(StoreError::Closed) => {}
             Ok(Some(full)) => {
                 orphaned_intents.full.push(full);
@@ -230,37 +225,13 @@ impl TxState {
                 orphaned_intents.not_before = Some(now.after(LATER));
             }
         }
-        if orphaned_intents.is_over() { Time::NEVER } else { now }
-    }
-
-    /// Has the background visit intents of dead members once more, which it has visited while a
-    /// local member executed a request of a dead member: the request may have put an intent since,
-    /// or a provisional version. Returns when to run again.
-    fn visit_again(&self) -> Time {
-        if lock(&self.transactions.orphaned_intents).again.is_empty() {
-            return Time::NEVER;
-        }
-        let now = self.job.now();
-        // The engine is never called under a lock.
-        if self.job.is_serving_dead() {
-            return now.after(LATER);
-        }
-        let mut orphaned_intents = lock(&self.transactions.orphaned_intents);
-        let again = std::mem::take(&mut orphaned_intents.again);
-        orphaned_intents.left.extend(again);
-        now
+        let is_over = orphaned_intents.left.is_empty() && orphaned_intents.full.is_empty();
+        if is_over { Time::NEVER } else { now }
     }
 
     /// *roll_back* again at the keys of an aborted transaction for which there was no room. Returns
     /// when to run again.
     fn roll_back_later(&self) -> Time {
-        if lock(&self.transactions.orphaned_intents).full.is_empty() {
-            return Time::NEVER;
-        }
-        // As for the last visit of an intent.
-        if self.job.is_serving_dead() {
-            return self.job.now().after(LATER);
-        }
         let full = lock(&self.transactions.orphaned_intents).full.pop();
         let Some((id, keys)) = full else { return Time::NEVER };
         let ended = self.conclude(id, &keys).and_then(|()| self.delete_intent(id.member, id.slot));
@@ -273,15 +244,13 @@ impl TxState {
         if orphaned_intents.full.is_empty() { Time::NEVER } else { now.after(LATER) }
     }
 
-    /// *release* for an intent of a dead member: ends the transaction, and deletes the record if
-    /// this is the last visit. Otherwise a request of the dead member may still lock a key, and the
-    /// record says which. If a replica has no room for old values, returns the transaction with its
-    /// keys: it is aborted, and nothing has to wait for room.
+    /// *release* for an intent of a dead member: ends the transaction, and deletes the record. If
+    /// a replica has no room for old values, returns the transaction with its keys: it is aborted,
+    /// and nothing has to wait for room.
     fn end_orphaned_intent(
         &self,
         member: MemberId,
         slot: u32,
-        is_last: bool,
     ) -> StoreResult<Option<(IntentId, Vec<Vec<u8>>)>> {
         let _step = within(steps::Step::TxRelease);
         let key = intent_key(member, slot);
@@ -298,10 +267,7 @@ impl TxState {
                 ended => ended?,
             }
         }
-        if is_last {
-            self.delete_intent(member, slot)?;
-        }
-        Ok(None)
+        self.delete_intent(member, slot).map(|()| None)
     }
 
     /// Deletes the intent record of a dead member, when no key needs it any more.
@@ -311,116 +277,5 @@ impl TxState {
             Ok(if current.is_some() { Change::Delete } else { Change::Nothing })
         })?;
         Ok(())
-    }
-}
-
-#[cfg(all(test, feature = "sim"))]
-mod tests {
-    use super::LATER;
-    use crate::engine::sim::{self, Link, Options as SimOptions};
-    use crate::engine::{Fault, MemberId};
-    use crate::job::Job;
-    use crate::store::placement::{Placement, hash_key, mix};
-    use crate::store::segment::intent::intent_key;
-    use crate::store::testing::nap;
-    use crate::store::{Options, Store};
-    use std::cell::Cell;
-    use std::rc::Rc;
-    use std::time::Duration;
-
-    /// How many transactions the member that dies is about to commit.
-    const COMMITTERS: u32 = 4;
-
-    /// A committer of another node dies, and a replica is stopped at that moment, perhaps while it
-    /// executes a request of the committer: the put of an intent, or of a provisional version. The
-    /// heir, a member of the replica's node, looks for intents meanwhile. When the replica has gone
-    /// on, no intent is left, and no key is locked.
-    #[test]
-    fn the_heir_ends_an_intent_that_appears_late() {
-        let [late, committed] = [(); 2].map(|()| Rc::new(Cell::new(0)));
-        let dies = MemberId(2);
-        let score = |member: &MemberId| mix(u64::from(dies.0) << 32 | u64::from(member.0));
-        let heir = [0, 1].map(MemberId).into_iter().max_by_key(score).expect("two");
-        let stopped = MemberId(1 - heir.0);
-        // The intents have their only replica at the member that is stopped.
-        let is_right = |partitions: &usize| {
-            let placement = Placement::new(3, 0, 1, *partitions, vec![String::new(); 3]);
-            let replica = |slot| {
-                let hash = hash_key(&intent_key(dies, slot));
-                placement.preference(placement.partition(hash))[0]
-            };
-            (0..COMMITTERS).all(|slot| replica(slot) == stopped)
-        };
-        let partitions = (8..1000).find(is_right).expect("some number");
-        for seed in 0..400 {
-            let (late, committed) = (late.clone(), committed.clone());
-            let [stage, ready] = [(); 2].map(|()| Rc::new(Cell::new(0)));
-            let mut options = SimOptions::new(3, seed).link(Link::Network);
-            options.nodes = vec![0, 0, 1];
-            (options.steps_max, options.time_limit) = (20_000_000, Duration::from_secs(1));
-            sim::run(&options, move |job: Job| {
-                let options = Options::new().replicas(1).partitions(partitions).expected_keys(64);
-                let store = Store::open(&job, options).expect("open");
-                let keys_at = |replica: MemberId| {
-                    let names = (0..2000).map(|number| format!("key/{number}"));
-                    let names = names.filter(|name| store.replicas_of(name) == [replica]);
-                    names.take(COMMITTERS as usize).collect::<Vec<String>>()
-                };
-                let keys: Vec<(String, String)> =
-                    keys_at(heir).into_iter().zip(keys_at(stopped)).collect();
-                ready.set(ready.get() + 1);
-                nap(&job, "the others", || ready.get() == 3);
-                if job.me() == dies {
-                    for (first, second) in keys {
-                        let store = store.clone();
-                        let commit = move || {
-                            let _ = store.transaction(|tx| {
-                                tx.put(first.as_bytes(), b"value")?;
-                                tx.put(second.as_bytes(), b"value")
-                            });
-                        };
-                        job.spawn("commits", Box::new(commit)).expect("an activity");
-                    }
-                    job.sleep(Duration::from_nanos(100_000 + seed * 7919 % 100_000));
-                    job.inject(Fault::Stop(stopped)).expect("a fault");
-                    job.inject(Fault::Kill(dies)).expect("a fault");
-                } else if job.me() == heir {
-                    nap(&job, "the death", || !job.view().is_living(dies));
-                    job.sleep(LATER * 3);
-                    late.set(late.get() + u32::from(job.is_serving_dead()));
-                    job.inject(Fault::Resume(stopped)).expect("a fault");
-                    job.sleep(LATER * 5);
-                    let state = &store.state;
-                    for slot in 0..COMMITTERS {
-                        let intent = intent_key(dies, slot);
-                        let is_there = state.run(|op| {
-                            let key = state.any_key_ref(&intent);
-                            let config = op.config(key.partition)?;
-                            Ok(op.find(config, config.primary, &key)?.is_some())
-                        });
-                        assert_eq!(is_there, Ok(false), "seed {seed}: an intent is left");
-                    }
-                    for (first, second) in &keys {
-                        let keys = [first, second];
-                        let is_locked = keys.map(|key| state.is_locked(key.as_bytes()));
-                        assert_eq!(
-                            is_locked,
-                            [Ok(false), Ok(false)],
-                            "seed {seed}: a lock is left"
-                        );
-                        let is_written = keys.map(|key| store.exists(key).expect("read"));
-                        assert_eq!(is_written[0], is_written[1], "seed {seed}");
-                        committed.set(committed.get() + u32::from(is_written[0]));
-                    }
-                    stage.set(1);
-                }
-                nap(&job, "the end", || stage.get() == 1 && job.me() != dies);
-                let _ = store.close();
-                let _ = job.leave();
-            })
-            .expect_ok();
-        }
-        let counts = [late.get(), committed.get()];
-        assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
     }
 }

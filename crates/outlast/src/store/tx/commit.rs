@@ -545,7 +545,9 @@ impl TxState {
         new: impl Fn(Option<MemberId>) -> New<'v>,
     ) -> StoreResult<Option<Lock>> {
         let _step = within(steps::Step::TxLock);
-        self.run_as(by.attempts, |op| self.lock_key_in(op, key, by.recovery, id, seen, &new))
+        self.run_on_key(by.attempts, key, |op| {
+            self.lock_key_in(op, key, by.recovery, id, seen, &new)
+        })
     }
 
     /// *lock* for a single key: puts a provisional version in the place of the version that the

@@ -179,9 +179,6 @@ pub(in crate::store) struct OrphanedIntents {
     pub(in crate::store) done: MemberSet,
     /// The intents to visit: the dead member and the number of its intent record.
     pub(in crate::store) left: Vec<(MemberId, u32)>,
-    /// The intents that were visited while a local member executed a request of a dead member. They
-    /// are visited once more when no local member does so.
-    pub(in crate::store) again: Vec<(MemberId, u32)>,
     /// Whether an activity is ending an intent that it has taken from `left`.
     pub(in crate::store) is_busy: bool,
     /// Aborted transactions, with keys that could not be rolled back for want of memory. Nothing
@@ -189,13 +186,6 @@ pub(in crate::store) struct OrphanedIntents {
     pub(in crate::store) full: Vec<(IntentId, Vec<Vec<u8>>)>,
     /// When to go on after an intent could not be ended.
     pub(in crate::store) not_before: Option<Time>,
-}
-
-impl OrphanedIntents {
-    /// Whether this member has nothing left to do for the dead members that it knows of.
-    pub(in crate::store::tx) fn is_over(&self) -> bool {
-        self.left.is_empty() && self.again.is_empty() && self.full.is_empty()
-    }
 }
 
 impl TxState {
