@@ -26,8 +26,8 @@
 //! A service that reaches for a member waits for it for a short time only, and a member that has
 //! not answered is sent no further request until it answers the requests that it has (see
 //! `engine/deadline.rs`). So a stopped replica holds up its own repair, and nothing else. While all
-//! participants of this member are in use, the services wait for one of them for a short time in
-//! each run, together, and come back later.
+//! participants of this member are in use, a run of the background waits for a participant for a
+//! short time, once for all services, and they come back later.
 //!
 //! Calls act on a death without the background: the next operation uses the configuration of the
 //! new view, and a caller takes over the lock of a dead holder.
