@@ -89,13 +89,14 @@ fn kills_and_stops_break_no_promise() {
     );
 }
 
-/// Runs a program of tasks, and checks its report.
-fn check_tasks(arguments: &[&str], kills: u64) {
+/// Runs a program of tasks, and checks its report. Returns the member that died first.
+fn check_tasks(arguments: &[&str], kills: u64) -> Option<u64> {
     let run = run(&[&["tasks", "--engine", "mpi", "--json", "-"], arguments].concat());
     let report: Value = serde_json::from_str(&run.stdout)
         .unwrap_or_else(|error| panic!("standard output is JSON alone: {error}: {run:?}"));
     assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{run:?}");
     assert_eq!((&report["kills"], &report["answer"]), (&kills.into(), &report["expected"]));
+    report["deaths"][0]["member"].as_u64()
 }
 
 #[test]
@@ -105,12 +106,22 @@ fn a_program_of_tasks_outlasts_its_workers() {
 }
 
 #[test]
+fn a_program_of_tasks_outlasts_rank_0_and_then_all_but_one_of_its_workers() {
+    let arguments = ["nqueens", "--n", "11", "--members", "4", "--kills", "3"];
+    // With this seed rank 0 dies first.
+    let first = check_tasks(&[&arguments[..], &["--limit", "20", "--seed", "2"]].concat(), 3);
+    assert_eq!(first, Some(0));
+}
+
+#[test]
 fn a_program_of_tasks_on_three_hosts_outlasts_its_workers_and_a_host() {
     if !is_root() {
         return;
     }
     let common = ["--n", "11", "--members", "6", "--hosts", "3", "--limit", "20"];
-    check_tasks(&[&["nqueens", "--kills", "2"], &common[..]].concat(), 2);
+    // With this seed rank 0 dies first.
+    let rank_0_first = ["nqueens", "--kills", "2", "--seed", "12"];
+    assert_eq!(check_tasks(&[&rank_0_first[..], &common[..]].concat(), 2), Some(0));
     check_tasks(&[&["nqueens", "--kill-host"], &common[..]].concat(), 2);
 }
 

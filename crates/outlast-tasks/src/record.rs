@@ -224,6 +224,16 @@ impl Keys {
         format!("{}refusal", self.prefix).into_bytes()
     }
 
+    /// The key of what a member has found of the members of a group that open the session.
+    pub(crate) fn told_by(&self, group: usize) -> Vec<u8> {
+        format!("{}told/{group}", self.prefix).into_bytes()
+    }
+
+    /// The key of what a member has found of all members that open the session.
+    pub(crate) fn told_by_all(&self) -> Vec<u8> {
+        format!("{}told/all", self.prefix).into_bytes()
+    }
+
     pub(crate) fn slot(&self, worker: u32, slot: u32) -> Vec<u8> {
         format!("{}s/{worker}/{slot}", self.prefix).into_bytes()
     }

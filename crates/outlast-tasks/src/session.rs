@@ -20,6 +20,7 @@ use outlast::engine::{Bell, Error as EngineError};
 use outlast::store::{Expect, Store, StoreError, StoreResult};
 use outlast::{Job, MemberId, Time};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -29,6 +30,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long a member pauses before it reads the keys of others again between hosts, at first and at
 /// last: there the answers to what it reads ring its bell.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(10));
+
+/// How many members of a large job have a member that reads their keys for all others.
+const GROUP: usize = 32;
+/// The largest job in which each member reads the keys of all others.
+const SMALL: usize = 2 * GROUP;
+/// How long a member of a large job leaves it to others to read the keys, and how often it then
+/// reads them.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), LOOK_AGAIN);
+
+/// The boards of the members that have told that they open the session: the offset of each board.
+type Told = Vec<Option<u64>>;
 
 /// A session, with what the members compare when they open it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,9 +110,16 @@ pub(crate) fn open(store: &Store, options: &Options, board: u64) -> Result<Opene
             // Read after the infos: no key is deleted before the session says that it ends.
             Ok(is_open(store, session)?)
         };
-        match wait_for_all(store, &keys, is_ready, check) {
-            Ok(Some(infos)) => {
-                let offsets = infos.into_iter().map(|info| info.map_or(0, |info| info.board));
+        let told = match job.members() > SMALL && !is_back {
+            true => gather(store, &keys, check),
+            false => wait_for_all(store, &keys, is_ready, check).map(|infos| {
+                infos.map(|all| all.into_iter().map(|one| one.map(|info| info.board)).collect())
+            }),
+        };
+        match told {
+            Ok(Some(told)) => {
+                let told: Told = told;
+                let offsets = told.into_iter().map(Option::unwrap_or_default);
                 let boards = Boards::new(job, offsets.collect());
                 return Ok(Opened { session, keys, info, boards });
             }
@@ -316,9 +335,7 @@ fn wait_for_all(
 ) -> Result<Option<Vec<Option<WorkerInfo>>>, Error> {
     let job = store.job();
     let deadline = job.now().after(job.time_limit());
-    // Members ring when they have put their keys, so that the others need not poll.
-    let ring = || job.view().living().for_each(|member| drop(job.ring(member)));
-    ring();
+    ring_all(job);
     let mut infos: Vec<Option<WorkerInfo>> = vec![None; job.members()];
     let mut pause = PAUSE.0;
     loop {
@@ -346,6 +363,111 @@ fn wait_for_all(
             return Err(Error::Store(StoreError::Timeout { member, limit: job.time_limit() }));
         }
         pause_before_look(job, bell, deadline, &mut pause);
+    }
+}
+
+/// Waits until all living members of a large job have told that they open the session, or until
+/// `check` fails. Returns the board of each member that has told; `None` if `check` says that there
+/// is nothing to wait for.
+///
+/// What a member has put of others was true when it read their keys. It may be old as what this
+/// member reads itself may be: a member that gives up later is gone in both cases.
+fn gather(
+    store: &Store,
+    keys: &Keys,
+    check: impl Fn() -> Result<bool, Error>,
+) -> Result<Option<Told>, Error> {
+    let (job, me) = (store.job(), store.me().index());
+    let deadline = job.now().after(job.time_limit());
+    ring_all(job);
+    let groups = job.members().div_ceil(GROUP);
+    let mut told: Told = vec![None; job.members()];
+    let mut has_put = (false, false);
+    let mut due = job.now().after(PATIENCE.0.min(job.time_limit() / 8));
+    let mut pause = PAUSE.0;
+    loop {
+        let bell = job.bell();
+        let view = job.view();
+        let missing = |told: &Told, members: Range<usize>| {
+            let mut living = view.living().filter(|member| members.contains(&member.index()));
+            living.find(|member| told[member.index()].is_none())
+        };
+        let lowest = |members: Range<usize>| {
+            view.living().find(|member| members.contains(&member.index())) == Some(store.me())
+        };
+        let read = |told: &mut Told, members: Range<usize>| -> StoreResult<()> {
+            for member in members.filter(|&member| told[member].is_none()).collect::<Vec<_>>() {
+                let info = info_of(store, keys, MemberId(member as u32))?;
+                told[member] = info.filter(|info| !info.has_given_up).map(|info| info.board);
+            }
+            Ok(())
+        };
+        take_told(store, &keys.told_by_all(), &mut told, 0)?;
+        let own = me / GROUP * GROUP..(me / GROUP * GROUP + GROUP).min(job.members());
+        if lowest(own.clone()) {
+            read(&mut told, own.clone())?;
+            if missing(&told, own.clone()).is_none() && !has_put.0 {
+                has_put.0 = put_told(store, &keys.told_by(me / GROUP), &told[own])?;
+            }
+        }
+        if lowest(0..job.members()) {
+            for group in 0..groups {
+                let members = group * GROUP..(group * GROUP + GROUP).min(job.members());
+                if missing(&told, members.clone()).is_some() {
+                    take_told(store, &keys.told_by(group), &mut told, members.start)?;
+                }
+            }
+        }
+        if job.now() >= due {
+            due = job.now().after(PATIENCE.1);
+            read(&mut told, 0..job.members())?;
+        }
+        let missing = missing(&told, 0..job.members());
+        if missing.is_none() && lowest(0..job.members()) && !has_put.1 {
+            has_put.1 = put_told(store, &keys.told_by_all(), &told)?;
+        }
+        // After the keys were read: a member that refuses says so before it puts its key.
+        if !check()? {
+            return Ok(None);
+        }
+        let Some(member) = missing else { return Ok(Some(told)) };
+        if job.has_ended() {
+            return Err(Error::Store(StoreError::Closed));
+        }
+        if job.now() >= deadline {
+            return Err(Error::Store(StoreError::Timeout { member, limit: job.time_limit() }));
+        }
+        pause_before_look(job, bell, deadline, &mut pause);
+    }
+}
+
+/// Takes over what another member has found of the members from `first` on, if it has put that.
+fn take_told(store: &Store, key: &[u8], told: &mut Told, first: usize) -> StoreResult<()> {
+    let found = get_answered(store, key)?.and_then(|bytes| decode::<Told>(&bytes));
+    for (mine, theirs) in told[first..].iter_mut().zip(found.unwrap_or_default()) {
+        *mine = mine.or(theirs);
+    }
+    Ok(())
+}
+
+/// Puts what this member has found for others; returns whether it is there. They do without it if
+/// there is no room or no answer.
+fn put_told(store: &Store, key: &[u8], told: &[Option<u64>]) -> StoreResult<bool> {
+    match store.put(key, &encode(&told)) {
+        Ok(_) => {
+            ring_all(store.job());
+            Ok(true)
+        }
+        Err(StoreError::Timeout { .. } | StoreError::OutOfMemory { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Rings all members when this one has put a key, so that the others need not poll. Between hosts
+/// they do not wait for the bell.
+fn ring_all(job: &Job) {
+    if job.is_mapped() {
+        job.view().living().for_each(|member| drop(job.ring(member)));
     }
 }
 
@@ -393,7 +515,7 @@ fn end(store: &Store, keys: &Keys, session: u64) -> Result<(), Error> {
             }
             delete_all(store, keys.prefix())?;
             change_session(store, session, |_| None)?;
-            job.view().living().for_each(|member| drop(job.ring(member)));
+            ring_all(job);
             continue;
         }
         if job.now() >= deadline || job.has_ended() {

@@ -5,6 +5,7 @@ mod examples;
 mod members;
 #[path = "../../../outlast/tests/support/reexecution.rs"]
 mod reexecution;
+mod steps;
 
 use members::{expect_ok, is_member};
 use outlast::store::{self, Store};

@@ -3,9 +3,9 @@
 
 use crate::errors::{Count, Endless, end};
 use crate::schedules::{is_marked, mark, run, sim, wait_for};
-use crate::trees::{seeds, small_store};
+use crate::trees::{mix, seeds, small_store};
 use outlast::engine::Fault;
-use outlast::sim::{self, Link};
+use outlast::sim::{self, Action, Link, When};
 use outlast::store::{Store, StoreError, Value};
 use outlast::{Job, MemberId, Time};
 use outlast_tasks::{Cx, Error, Options, Task, TaskError, Tasks};
@@ -476,4 +476,68 @@ fn a_runtime_that_is_closed_leaves_nothing_in_the_background() {
         end(&job, &store);
     })
     .expect_ok();
+}
+
+/// The members of a large job; members 0, 32, 64 and 96 read keys for others.
+const LARGE: usize = 100;
+
+/// Opens and closes the runtime in a large job, and runs a program.
+fn in_a_large_job(options: &sim::Options) -> sim::Report {
+    let small = || small_store().partitions(LARGE);
+    sim::run(options, move |job| {
+        let store = Store::open(&job, small()).expect("opens");
+        let tasks = Tasks::open(&store, steps()).expect("opens");
+        assert_eq!(tasks.run(Count(3)), Ok(8));
+        tasks.close().expect("closes");
+        if job.me() == MemberId(1) {
+            assert_eq!(store.scan(b"outlast-tasks/"), Ok(Vec::new()));
+        }
+        end(&job, &store);
+    })
+    .expect_ok()
+}
+
+fn large(seed: u64) -> sim::Options {
+    let mut options = sim(LARGE, seed).link(Link::of_seed(seed));
+    options.steps_max = 100_000_000;
+    options
+}
+
+#[test]
+fn a_large_job_opens_although_the_members_that_read_for_others_die_or_stop() {
+    for seed in seeds(0..6) {
+        let mut options = large(seed);
+        for (salt, victim) in [(1, 0), (2, 32)] {
+            let when = When::AtStep(MemberId(victim), 1_000 + mix(seed ^ salt << 40) % 6_000);
+            let action = match mix(seed ^ salt << 41) % 2 {
+                0 => Action::Kill(MemberId(victim)),
+                _ => Action::StopFor(MemberId(victim), MILLIS(3_000)),
+            };
+            options = options.fault(when, action);
+        }
+        in_a_large_job(&options);
+    }
+}
+
+#[test]
+fn a_member_of_a_large_job_reads_few_keys_of_others_when_it_opens() {
+    let small = || small_store().partitions(LARGE);
+    let count = |opens: bool| {
+        let mut options = large(0).link(Link::Network);
+        options.cost = Some(sim::Cost::default());
+        let report = sim::run(&options, move |job| {
+            let store = Store::open(&job, small()).expect("opens");
+            let tasks = opens.then(|| Tasks::open(&store, steps()).expect("opens"));
+            job.sleep(MILLIS(20_000).saturating_sub(Duration::from_nanos(job.now().0)));
+            drop(tasks);
+            let _ = job.leave();
+        });
+        let counters = report.expect_ok().counters;
+        let mut operations: Vec<u64> = counters.iter().map(|one| one.operations).collect();
+        operations.sort_unstable();
+        operations[LARGE / 2]
+    };
+    let (with, without) = (count(true), count(false));
+    // A key of another member takes several operations.
+    assert!(with < without + 150, "{with} operations with the runtime, {without} without");
 }

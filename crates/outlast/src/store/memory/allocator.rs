@@ -52,6 +52,10 @@ const FAR_LEN_MAX: u64 = 128 << 10;
 /// begins.
 const BATCH_BLOCKS: u64 = 96;
 
+/// The largest job in which a few retired blocks are worth a grace period where replicas are
+/// remote, if a call or a magazine needs them.
+const SMALL_JOB: usize = 64;
+
 /// How many bytes of retired blocks are enough to begin a grace period.
 const BATCH_BYTES: u64 = 48 << 10;
 
@@ -149,9 +153,11 @@ impl<'a> MemoryOp<'a> {
         if let Some(offset) = self.pop_several(replica, class)? {
             return Ok(offset);
         }
-        self.flush_retired();
         // Before it asks the replica for more, the operation reuses all blocks that this member
-        // has.
+        // has. A grace period over a network takes requests to each member: in a large job a few
+        // retired blocks cost fewer requests if they wait for more of them. A replica without room
+        // recalls them.
+        self.flush_if(|retired| self.is_small_or_near() || self.is_enough(retired));
         self.reuse_or_give_back(true, usize::MAX);
         let taken = self.magazine().take(replica, class);
         if let Some(offset) = taken.or_else(|| self.take_spare(kind)) {
@@ -358,8 +364,19 @@ impl<'a> MemoryOp<'a> {
     /// Puts the retired blocks of this participant into a batch, so that they can be reused
     /// although the participant may retire no further blocks for long.
     pub(in crate::store) fn flush_retired(&self) {
+        self.flush_if(|_| true);
+    }
+
+    /// As [`MemoryOp::flush_retired`], if the retired blocks satisfy a condition.
+    fn flush_if(&self, is_wanted: impl Fn(&[Place]) -> bool) {
         let mut blocks = self.magazine().take_retired();
-        blocks.append(&mut *lock(&self.store.allocator.retired));
+        {
+            let mut retired = lock(&self.store.allocator.retired);
+            blocks.append(&mut *retired);
+            if !is_wanted(&blocks) {
+                *retired = std::mem::take(&mut blocks);
+            }
+        }
         if !blocks.is_empty() {
             self.add_batch(blocks, GracePeriod::begin(self.store));
         }
@@ -371,21 +388,10 @@ impl<'a> MemoryOp<'a> {
     fn retire_together(&self, mut blocks: Vec<Place>) {
         let allocator = &self.store.allocator;
         steps::enter(steps::Step::Retire);
-        // With as many blocks as there are members, a grace period takes only a few requests for
-        // each block, however many members there are.
-        let members = self.store.job.members() as u64;
-        let is_far = !self.store.job.is_mapped();
-        let batch_bytes = if is_far { BATCH_BYTES_FAR } else { BATCH_BYTES };
-        let (least, least_bytes) =
-            (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(batch_bytes));
         let is_enough = {
             let mut retired = lock(&allocator.retired);
             retired.append(&mut blocks);
-            let bytes: u64 = retired.iter().map(|place| class_size(place.class())).sum();
-            if retired.len() as u64 >= least
-                || bytes >= least_bytes
-                || (is_far && fills_magazine(&retired))
-            {
+            if self.is_enough(&retired) {
                 blocks = std::mem::take(&mut *retired);
             }
             !blocks.is_empty()
@@ -393,6 +399,26 @@ impl<'a> MemoryOp<'a> {
         if is_enough {
             self.add_batch(blocks, GracePeriod::begin(self.store));
         }
+    }
+
+    /// Whether a grace period costs few requests, whatever it is for.
+    fn is_small_or_near(&self) -> bool {
+        self.store.job.is_mapped() || self.store.job.members() <= SMALL_JOB
+    }
+
+    /// Whether so many blocks are worth a grace period.
+    fn is_enough(&self, retired: &[Place]) -> bool {
+        // With as many blocks as there are members, a grace period takes only a few requests for
+        // each block, however many members there are.
+        let members = self.store.job.members() as u64;
+        let is_far = !self.store.job.is_mapped();
+        let batch_bytes = if is_far { BATCH_BYTES_FAR } else { BATCH_BYTES };
+        let (least, least_bytes) =
+            (members.max(BATCH_BLOCKS), (members * BATCH_BYTES_PER_MEMBER).max(batch_bytes));
+        let bytes: u64 = retired.iter().map(|place| class_size(place.class())).sum();
+        retired.len() as u64 >= least
+            || bytes >= least_bytes
+            || (is_far && self.is_small_or_near() && fills_magazine(retired))
     }
 
     /// Adds a batch, and reuses other batches if there are enough of them.
@@ -686,6 +712,37 @@ mod tests {
     fn a_magazine_keeps_a_single_large_block_and_no_very_large_block() {
         assert_eq!((kept(0, false), kept(52, false), kept(80, true)), (128, 1, 0));
     }
+
+    /// In a large job most replicas have no free block when a member first needs one there. The few
+    /// blocks that it has retired meanwhile are not worth a grace period each time.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_put_in_a_large_job_asks_few_members() {
+        use crate::engine::sim::{self, Cost, Link, Options as SimOptions};
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::cell::Cell;
+        use std::rc::Rc;
+        const MEMBERS: usize = 80;
+        let is_over = Rc::new(Cell::new(false));
+        let mut options = SimOptions::new(MEMBERS, 1).link(Link::Network);
+        (options.cost, options.steps_max) = (Some(Cost::default()), 100_000_000);
+        let report = sim::run(&options, move |job: crate::Job| {
+            let store = Store::open(&job, Options::new().partitions(MEMBERS)).expect("opens");
+            if job.me() == MemberId(0) {
+                for number in 0..100 {
+                    let key = format!("key {number}");
+                    (0..2).for_each(|_| drop(store.put(key.as_bytes(), &[1; 100]).expect("room")));
+                }
+                is_over.set(true);
+            }
+            nap(&job, "the member that writes", || is_over.get());
+            let _ = job.leave();
+        });
+        let operations = report.expect_ok().counters[0].operations;
+        assert!(operations < 10_000, "{operations} operations for 200 puts");
+    }
+
     /// A replica has no more room. The blocks that a member has freed there are in several batches,
     /// and the block that it needs is in the last batch.
     #[cfg(feature = "sim")]
