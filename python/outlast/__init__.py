@@ -158,9 +158,9 @@ class Job(_outlast.Job):
         call waits for them. 0 is the default of an option.
 
         replicas: the replicas of each value. allow_fewer: open with fewer replicas if the job has
-        too few members. expected_keys: the number of keys for which the index is made. checksums:
-        values have checksums. global_mode: all members stop at a death and recover together.
-        salvage: survivors read the memory of the dead of their machine.
+        too few members. expected_keys: a hint, the index is made for so many keys, and grows.
+        checksums: values have checksums. global_mode: all members stop at a death and recover
+        together. salvage: survivors read the memory of the dead of their machine.
 
         name: a job may have several stores at a time, each under its own name. A library that opens
         a store inside of a program gives it a name of its own. A store that this member has open

@@ -19,7 +19,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 48] = [
+pub(crate) const MUTANTS: [(&str, &str); 52] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -28,6 +28,10 @@ pub(crate) const MUTANTS: [(&str, &str); 48] = [
     ("near-unmarked", "answer near with an unstable version"),
     ("near-older", "answer near by what an older view knew"),
     ("near-own-node", "answer near next to the primary"),
+    ("grow-early", "unzip chains without a grace period"),
+    ("grow-stale", "split a bucket by an older content"),
+    ("grow-mark-early", "mark a new bucket before the split"),
+    ("grow-unlink-shared", "unlink a node that two chains share"),
     ("repair-over-newer", "let repair replace a newer version"),
     ("repair-lost-swap", "take a failed copy of repair for done"),
     ("repair-uncounted", "let a write outlast a repair unseen"),
@@ -131,7 +135,8 @@ const HUNTS: [(&str, u64); 15] = [
 
 /// The tests that hunt a mutant after that, for states that random programs do not reach: the
 /// arguments that choose the test binary, and the filter.
-const TEST_HUNTS: [(&[&str], &str); 11] = [
+const TEST_HUNTS: [(&[&str], &str); 12] = [
+    (&["--lib"], "store::record::grow::"),
     (&["--lib"], "store::record::read::"),
     (&["--lib"], "store::record::reconcile::"),
     (&["--lib"], "store::recovery::repair::"),
@@ -147,7 +152,8 @@ const TEST_HUNTS: [(&[&str], &str); 11] = [
 
 /// The mutants, by the beginnings of their names, that the tests of a filter catch: these tests run
 /// first, since no seed of the simulator reaches what the mutants break.
-const CAUGHT_BY_TESTS: [(&str, &str); 8] = [
+const CAUGHT_BY_TESTS: [(&str, &str); 9] = [
+    ("grow-", "store::record::grow::"),
     ("near-own-node", "store::record::read::"),
     ("repair-lost-swap", "store::record::reconcile::"),
     ("repair-uncounted", "store::recovery::repair::"),

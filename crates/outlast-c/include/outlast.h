@@ -280,7 +280,7 @@ typedef struct outlast_options {
     size_t struct_size;     /* sizeof(outlast_options) */
     uint32_t replicas;      /* replicas of each value, 1 to 8; default 3 */
     uint32_t allow_fewer;   /* not 0: open with fewer replicas if the job has too few members */
-    uint64_t expected_keys; /* the number of keys for which the index is made */
+    uint64_t expected_keys; /* a hint: the index is made for so many keys, and grows */
     uint32_t checksums;     /* not 0: values have checksums */
     uint32_t global_mode;   /* not 0: all members stop at a death and recover together */
     uint32_t salvage;       /* not 0: survivors read the memory of the dead of their machine */

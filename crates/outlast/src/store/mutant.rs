@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 48] = [
+const NAMES: [&str; 52] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -23,6 +23,14 @@ const NAMES: [&str; 48] = [
     "near-older",
     // A member reads its own replica although it maps the memory of the primary.
     "near-own-node",
+    // An index takes shared chains apart while lookups of the former bucket are in flight.
+    "grow-early",
+    // A bucket is split by what it held before the last insertion.
+    "grow-stale",
+    // A new bucket is marked as valid before the former bucket is split.
+    "grow-mark-early",
+    // A node is unlinked from one of the two chains that share it.
+    "grow-unlink-shared",
     // Repair replaces newer versions.
     "repair-over-newer",
     // Repair takes a record for copied although its swap at the new replica failed.

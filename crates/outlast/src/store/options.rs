@@ -86,8 +86,8 @@ impl Options {
         self
     }
 
-    /// Sets the expected number of keys, which determines the size of the index. The store can hold
-    /// more keys, and is slower then.
+    /// Sets the expected number of keys, a hint: the index is made for so many keys, and grows when
+    /// there are more.
     pub fn expected_keys(mut self, keys: usize) -> Options {
         self.expected_keys = keys;
         self

@@ -60,6 +60,20 @@ steps! {
     Retire = "retire",
     /// An operation ends.
     LeaveOperation = "leave_operation",
+    /// A replica counts nodes, to decide whether its index grows.
+    GrowMeasure = "grow.measure",
+    /// A replica adds a tier to its index.
+    GrowAddTier = "grow.add_tier",
+    /// A bucket is copied to the new tier.
+    GrowCopy = "grow.copy",
+    /// A bucket is split.
+    GrowSplit = "grow.split",
+    /// The new bucket is marked as valid.
+    GrowMark = "grow.mark",
+    /// The replica waits for the lookups that began before the last change of its chains.
+    GrowWait = "grow.wait",
+    /// The chains of two buckets are taken apart.
+    GrowUnzip = "grow.unzip",
     /// The intent of a transaction is written.
     TxIntent = "tx.intent",
     /// A key of the write set is locked.

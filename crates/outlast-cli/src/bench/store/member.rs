@@ -18,6 +18,8 @@ pub(crate) struct StoreBenchMember {
     #[arg(long)]
     keys: usize,
     #[arg(long)]
+    expected_keys: Option<usize>,
+    #[arg(long)]
     replicas: usize,
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<u64>,
@@ -37,7 +39,8 @@ pub(crate) struct StoreBenchMember {
 impl StoreBenchMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(Duration::from_secs(3600)).join()?;
-        let options = Options::new().replicas(self.replicas).expected_keys(self.keys.max(1024));
+        let expected = self.expected_keys.unwrap_or(self.keys.max(1024));
+        let options = Options::new().replicas(self.replicas).expected_keys(expected);
         let options = options.checksums(self.checksums);
         let options = match self.sole_writers {
             true => options.mode(Mode::Global).sole_writers(true),

@@ -52,6 +52,8 @@ as many places in the same order.
 Examples:
   262,144 records of 64 bytes:
       outlast bench get
+  With 64 times as many keys as the store expects, so that its index grows first:
+      outlast bench get --expected-keys 4096
   Against stores that users would pick instead, which `cargo xtask peers` installs:
       outlast bench get --keys 1024 --peers redis,etcd,hazelcast,memcached,lmdb
   On two hosts made of this machine, against an MPI ping-pong between them:
@@ -156,6 +158,9 @@ struct JobShape {
     #[arg(long, value_name = "R", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
+    /// How many keys the store is told to expect [default: the number of keys]
+    #[arg(long, value_name = "N")]
+    expected_keys: Option<usize>,
     /// The sizes of the values, separated by commas
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, value_delimiter = ',')]
     sizes: Vec<u64>,
@@ -270,6 +275,7 @@ fn run(
         .args(["store-bench-member", "--what", what, "--keys", &keys.to_string()])
         .args(["--replicas", &replicas.to_string(), "--sizes", &joined])
         .args(["--seconds", &shape.seconds.to_string()])
+        .args(shape.expected_keys.map(|keys| format!("--expected-keys={keys}")))
         .args(options.checksums.then_some("--checksums"))
         .args(options.sole_writers.then_some("--sole-writers"))
         .args(options.computing.then_some("--computing"))

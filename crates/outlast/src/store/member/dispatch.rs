@@ -33,7 +33,8 @@ impl StoreState {
                 let _ = self.job.ring(self.job.me());
             }
             Message::Give { places } => self.take_back(from, &places),
-            Message::Marked { buckets } => self.record_marked_buckets(&buckets),
+            Message::Marked { hashes } => self.record_marked_hashes(&hashes),
+            Message::Crowded { partition } => self.record_crowded(partition as usize),
             Message::Closing => self.record_closing(from),
             Message::Quiet => self.record_quiet(from),
             Message::Accept { partition } => self.want_acceptance(from, partition as usize),

@@ -26,6 +26,7 @@ use crate::store::operation::state::{OperationState, Partition};
 use crate::store::operation::stragglers::Stragglers;
 use crate::store::options::{Mode, Options};
 use crate::store::placement::{Placement, REPLICAS_MAX};
+use crate::store::record::grow::Growth;
 use crate::store::record::hints::ReadHints;
 use crate::store::record::key_locations::KeyLocations;
 use crate::store::record::location_cache::LocationCache;
@@ -37,6 +38,7 @@ use crate::store::recovery::loss::Loss;
 use crate::store::recovery::repair::Repaired;
 use crate::store::recovery::salvage::Salvage;
 use crate::store::recovery::state::{Coordinated, RecoveryState};
+use crate::store::segment::bucket::DIRECTORY_LEN;
 use crate::store::segment::head::{Phase, State};
 use crate::store::segment::layout::{PARTITION_STATE, ROOT_MAGIC, Root, TOMBSTONES};
 use crate::store::tx::state::{Transactions, TxState};
@@ -45,7 +47,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The smallest and the largest number of buckets of an index.
-const BUCKETS_MIN: usize = 4;
+const BUCKETS_MIN: usize = 1;
 const BUCKETS_MAX: usize = 1 << 20;
 
 /// The root and each index begin on a cache line of their own.
@@ -167,6 +169,7 @@ impl StoreState {
             checksums: options.checksums || options.salvage,
             sole_writers: options.sole_writers,
             removal: Removals::default(),
+            growth: Growth::default(),
             locks: Locks::default(),
         };
         let recovery = RecoveryState {
@@ -214,7 +217,8 @@ impl StoreState {
         let is_mine = |partition: &usize| self.replicas(*partition, &view).members.contains(&me);
         let indexes: Vec<usize> = (0..self.placement.partitions).filter(is_mine).collect();
         let root_len = self.layout.len().next_multiple_of(LINE);
-        let index_len = |buckets: usize| (buckets as u64 * 8).next_multiple_of(LINE);
+        let index_len =
+            |buckets: usize| (buckets as u64 * 8 + DIRECTORY_LEN).next_multiple_of(LINE);
         let needed = |buckets| root_len + indexes.len() as u64 * index_len(buckets);
         let len = needed(self.bucket_count);
         // The length is known before any memory is taken, so that an index which does not fit is

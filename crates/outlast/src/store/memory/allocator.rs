@@ -867,7 +867,7 @@ mod tests {
                 job.inject(Fault::Stop(replica)).expect("a fault");
                 // Long messages, and then short ones: there is not even room for a block's number.
                 for len in [64, 0] {
-                    let filler = Message::Marked { buckets: vec![u64::MAX; len] };
+                    let filler = Message::Marked { hashes: vec![u64::MAX; len] };
                     while state.try_send(replica, &filler).expect("a living member") {}
                 }
                 let began = job.now();

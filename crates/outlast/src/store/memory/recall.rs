@@ -487,7 +487,7 @@ mod tests {
     /// Fills the queue of messages of a stopped member.
     fn fill_queue(state: &MemoryState, member: MemberId) {
         for len in [64, 0] {
-            let filler = Message::Marked { buckets: vec![u64::MAX; len] };
+            let filler = Message::Marked { hashes: vec![u64::MAX; len] };
             while state.try_send(member, &filler).expect("a living member") {}
         }
     }

@@ -27,9 +27,9 @@ pub(in crate::store) struct Slabs {
     others: Vec<(u64, u64)>,
     /// For each class, how many slabs were made.
     times: BTreeMap<usize, u32>,
-    /// The buckets of indexes that were given up, each with the grace period after which another
-    /// index may have them.
-    buckets: Vec<(u64, GracePeriod)>,
+    /// The tiers of indexes that were given up: offset, length, and the grace period after which
+    /// another index may have them.
+    buckets: Vec<(u64, u64, GracePeriod)>,
 }
 
 impl Slabs {
@@ -125,21 +125,23 @@ impl MemoryState {
 
     /// Makes an empty index for a partition at this member.
     fn make_index(&self, root: u64, partition: usize) -> Result<(), Error> {
-        let buckets = self.reserve(self.bucket_count as u64 * 8)?;
+        let buckets = self.reserve(self.index_len())?;
         self.put_index(root, partition, buckets)
     }
 
-    /// Keeps the buckets of an index that was given up for another index.
-    pub(in crate::store) fn keep_buckets(&self, buckets: u64) {
+    /// Keeps a tier of an index that was given up for another index.
+    pub(in crate::store) fn keep_buckets(&self, buckets: u64, len: u64) {
         let grace = GracePeriod::begin(self);
-        lock(&self.allocator.slabs).buckets.push((buckets, grace));
+        lock(&self.allocator.slabs).buckets.push((buckets, len, grace));
     }
 
-    /// Takes the buckets of an index that was given up, if the grace period of any is over.
-    fn take_buckets(&self) -> Option<u64> {
+    /// Takes a tier of this length of an index that was given up, if the grace period of any is
+    /// over.
+    pub(in crate::store) fn take_buckets(&self, len: u64) -> Option<u64> {
         // They are taken out of the lock: the engine is never called under a lock.
         let mut kept = std::mem::take(&mut lock(&self.allocator.slabs).buckets);
-        let free = kept.iter_mut().position(|(_, grace)| grace.is_over(self));
+        let free =
+            kept.iter_mut().position(|(_, other, grace)| *other == len && grace.is_over(self));
         let taken = free.map(|index| kept.swap_remove(index).0);
         lock(&self.allocator.slabs).buckets.append(&mut kept);
         taken
@@ -153,7 +155,7 @@ impl MemoryState {
         buckets: u64,
     ) -> Result<(), Error> {
         let (job, me) = (&self.job, self.job.me());
-        zero(job, buckets, self.bucket_count as u64 * 8)?;
+        zero(job, buckets, self.index_len())?;
         let word = root + self.layout.partition(partition) + PARTITION_BUCKETS;
         job.put(Epoch::ANY, me, word, &buckets.to_ne_bytes())
     }
@@ -176,11 +178,11 @@ impl<'a> MemoryOp<'a> {
     /// already, the index takes a free block.
     pub(in crate::store) fn make_index(&self, partition: usize) -> OpResult<()> {
         let (store, me) = (self.store, self.store.me());
-        if let Some(buckets) = store.take_buckets() {
+        if let Some(buckets) = store.take_buckets(store.index_len()) {
             return Ok(store.put_index(store.root(me), partition, buckets)?);
         }
         let Err(error) = store.make_index(store.root(me), partition) else { return Ok(()) };
-        let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);
+        let first = class_of(store.index_len()).unwrap_or(CLASSES);
         for class in first..CLASSES {
             if let Some(offset) = self.pop(me, class)? {
                 return Ok(store.put_index(store.root(me), partition, offset)?);

@@ -7,12 +7,14 @@
 //! the partition that only grows, without a lock.
 
 use crate::engine::{Epoch, MemberId};
+use crate::store::error::StoreError;
 use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::op::Op;
 use crate::store::operation::state::OperationState;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
+use crate::store::segment::bucket::TIERS_MAX;
 use crate::store::segment::head::{Head, Phase, State};
 use crate::store::segment::layout::{PARTITION_BUCKETS, PARTITION_STATE};
 use crate::store::steps;
@@ -28,8 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// So either the operation finds the configuration outdated, or the acknowledgement of the leaver
 /// waits for the operation. `ready` only gains bits. A bit is set with release after the state of
 /// the replica was loaded, and read with acquire, so that an operation that sees it also sees the
-/// replica's index. The words of `buckets` go from 0 to a value that never changes; acquire and
-/// release order them behind the index to which they lead. `next` is a `OnceLock`.
+/// replica's index. The words of `buckets` and `tiers` go from 0 to a value that never changes;
+/// acquire and release order them behind the memory to which they lead. The words of `depths` are
+/// hints; acquire and release order the directory behind them, which has a tier for each depth.
+/// `next` is a `OnceLock`.
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::store) struct Configuration {
@@ -47,6 +51,10 @@ pub(in crate::store) struct Configuration {
     pub(in crate::store) roots: [u64; REPLICA_LIST_MAX],
     /// The offset of each replica's buckets, 0 while it is not known.
     pub(in crate::store) buckets: [AtomicU64; REPLICA_LIST_MAX],
+    /// The greatest depth that this member has seen in each replica's index: where a lookup begins.
+    depths: [AtomicU64; REPLICA_LIST_MAX],
+    /// The offsets of the tiers of each replica's index, 0 while they are not known.
+    tiers: [OnceLock<Box<[AtomicU64; TIERS_MAX]>>; REPLICA_LIST_MAX],
     /// The next configuration of the partition.
     next: OnceLock<Box<Configuration>>,
 }
@@ -77,6 +85,27 @@ impl std::ops::Deref for ReplicaList {
 }
 
 impl Configuration {
+    /// The depth at which a lookup in the index of a replica begins.
+    #[inline(always)]
+    pub(in crate::store) fn depth(&self, replica: ReplicaIndex) -> usize {
+        self.depths[replica].load(Ordering::Acquire) as usize
+    }
+
+    /// Records a depth that was seen in the index of a replica.
+    pub(in crate::store) fn raise_depth(&self, replica: ReplicaIndex, depth: usize) {
+        self.depths[replica].fetch_max(depth as u64, Ordering::Release);
+    }
+
+    /// The offset of a tier of a replica's index, 0 if it is not known.
+    pub(in crate::store) fn known_tier(&self, replica: ReplicaIndex, tier: usize) -> u64 {
+        match tier.checked_sub(1) {
+            None => self.buckets[replica].load(Ordering::Acquire),
+            Some(index) => {
+                self.tiers[replica].get().map_or(0, |tiers| tiers[index].load(Ordering::Acquire))
+            }
+        }
+    }
+
     /// The member that holds a replica.
     #[inline(always)]
     pub(in crate::store) fn member(&self, replica: ReplicaIndex) -> MemberId {
@@ -311,6 +340,8 @@ impl<'a> Op<'a> {
                 replicas.get(replica).map_or(0, |&replica| self.store.root(replica))
             }),
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            depths: std::array::from_fn(|_| AtomicU64::new(0)),
+            tiers: std::array::from_fn(|_| OnceLock::new()),
             next: OnceLock::new(),
         }
     }
@@ -372,6 +403,45 @@ impl<'a> Op<'a> {
         Ok(buckets)
     }
 
+    /// The offset of a tier of a replica's index. A bucket that names the tier was loaded before,
+    /// or tier 0 is meant.
+    pub(in crate::store) fn tier(
+        &self,
+        config: &Configuration,
+        replica: ReplicaIndex,
+        partition: usize,
+        tier: usize,
+    ) -> OpResult<u64> {
+        let buckets = self.buckets(config, replica, partition)?;
+        if tier == 0 {
+            return Ok(buckets);
+        }
+        let known = config.known_tier(replica, tier);
+        if known != 0 {
+            return Ok(known);
+        }
+        let offset = self.load_tier(config.member(replica), buckets, tier)?;
+        let new = || Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        config.tiers[replica].get_or_init(new)[tier - 1].store(offset, Ordering::Release);
+        Ok(offset)
+    }
+
+    /// The offset of a tier other than tier 0 of the index with these buckets, from its
+    /// directory.
+    pub(in crate::store) fn load_tier(
+        &self,
+        member: MemberId,
+        buckets: u64,
+        tier: usize,
+    ) -> OpResult<u64> {
+        let offset = self.load(member, self.store.directory_word(buckets, tier))?;
+        check_place(member, offset)?;
+        match offset {
+            0 => Err(OpError::Fail(StoreError::Corrupt { member, what: "an index lacks a tier" })),
+            _ => Ok(offset),
+        }
+    }
+
     /// `write.catch_up`: loads the states of the replicas that had no index, and records the
     /// replicas that have an index now.
     pub(in crate::store) fn find_new_replicas(
@@ -424,6 +494,8 @@ mod tests {
             replicas: ReplicaList::new(&[MemberId(4), MemberId(1), MemberId(7)]),
             roots: [0; REPLICA_LIST_MAX],
             buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            depths: std::array::from_fn(|_| AtomicU64::new(0)),
+            tiers: std::array::from_fn(|_| OnceLock::new()),
             next: OnceLock::new(),
         };
         let done = config.ready_replicas().collect();

@@ -108,9 +108,12 @@ pub(in crate::store) enum Message {
     /// These blocks of the receiver are free again. The sender was their holder, and their grace
     /// period is over.
     Give { places: Vec<Place> },
-    /// Records in these buckets of the receiver are marked as removed, and their nodes can be
-    /// unlinked. A word has a partition and a bucket in it.
-    Marked { buckets: Vec<u64> },
+    /// Records of the receiver are marked as removed, and their nodes can be unlinked. A word has
+    /// a partition in its upper half, and the lower half of the key's hash.
+    Marked { hashes: Vec<u64> },
+    /// The sender has inserted a record of the partition at the receiver, and found many nodes in
+    /// its bucket.
+    Crowded { partition: u64 },
     /// The partition is lost, and the receiver is its first replica: accept the loss.
     Accept { partition: u64 },
     /// The answer to `Accept`: the partition is usable again.
@@ -150,7 +153,8 @@ impl Message {
             Message::Abandoned => (14, vec![], ""),
             Message::Quiet => (11, vec![], ""),
             Message::Give { places } => (9, places.iter().map(|place| place.0).collect(), ""),
-            Message::Marked { buckets } => (10, buckets.clone(), ""),
+            Message::Marked { hashes } => (10, hashes.clone(), ""),
+            Message::Crowded { partition } => (15, vec![*partition], ""),
             Message::Accept { partition } => (5, vec![*partition], ""),
             Message::Accepted { partition } => (6, vec![*partition], ""),
             Message::NotAccepted { partition, reason } => (7, vec![*partition], reason),
@@ -192,7 +196,8 @@ impl Message {
             14 => Message::Abandoned,
             11 => Message::Quiet,
             9 => Message::Give { places: encoded.words().map(Place).collect() },
-            10 => Message::Marked { buckets: encoded.words().collect() },
+            10 => Message::Marked { hashes: encoded.words().collect() },
+            15 => Message::Crowded { partition: word(0)? },
             5 => Message::Accept { partition: word(0)? },
             6 => Message::Accepted { partition: word(0)? },
             7 => Message::NotAccepted { partition: word(0)?, reason: text() },
@@ -232,7 +237,8 @@ mod tests {
             Message::Abandoned,
             Message::Quiet,
             Message::Give { places: vec![Place(8), Place(9)] },
-            Message::Marked { buckets: vec![10, 11] },
+            Message::Marked { hashes: vec![10, 11] },
+            Message::Crowded { partition: 13 },
             Message::Accept { partition: 8 },
             Message::Accepted { partition: 9 },
             Message::NotAccepted { partition: 10, reason: "no room".into() },

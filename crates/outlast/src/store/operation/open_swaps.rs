@@ -40,7 +40,7 @@ pub(in crate::store) struct SwapBlocks {
     pub(in crate::store) added: Option<Place>,
     /// The block that the word names before the swap and not after it.
     pub(in crate::store) taken: Option<TakenBlock>,
-    /// The bucket with the node that the swap marks as *removed*.
+    /// The record that the swap marks as *removed*, as partition and hash.
     pub(in crate::store) marked: Option<u64>,
 }
 
@@ -110,18 +110,18 @@ pub(in crate::store::operation) enum About {
 pub(in crate::store::operation) struct Freed {
     /// Blocks that belong to this member. An operation in flight may still read them.
     pub(in crate::store::operation) blocks: Vec<Place>,
-    /// The buckets with nodes that were marked as *removed*, with their replicas.
-    pub(in crate::store::operation) buckets: Vec<(MemberId, u64)>,
+    /// The records that were marked as *removed*, as partition and hash, with their replicas.
+    pub(in crate::store::operation) marked: Vec<(MemberId, u64)>,
 }
 
 impl Freed {
     pub(in crate::store::operation) fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.buckets.is_empty()
+        self.blocks.is_empty() && self.marked.is_empty()
     }
 
     pub(in crate::store::operation) fn append(&mut self, mut other: Freed) {
         self.blocks.append(&mut other.blocks);
-        self.buckets.append(&mut other.buckets);
+        self.marked.append(&mut other.marked);
     }
 }
 
@@ -156,7 +156,7 @@ impl Straggler {
             }
             // *learn*. A refused swap was not executed.
             (About::Swap { proof, blocks, .. }, Ok(done)) if proof.is_in(&done) => {
-                freed.buckets.extend(blocks.marked.map(|bucket| (replica, bucket)));
+                freed.marked.extend(blocks.marked.map(|hash| (replica, hash)));
                 match blocks.taken {
                     Some(taken) => {
                         *self = Straggler::of_holder(store, replica, taken);

@@ -13,6 +13,7 @@ use crate::store::operation::message::Address;
 use crate::store::operation::participants::Participants;
 use crate::store::operation::stragglers::{Stragglers, start_load};
 use crate::store::placement::{Assignment, Placement};
+use crate::store::segment::bucket::DIRECTORY_LEN;
 use crate::store::segment::layout::{PARTICIPANT_COUNTER, Root};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +43,7 @@ pub(in crate::store) struct OperationState {
     /// The address of the messages of this opening of the store.
     pub(in crate::store) address: Address,
     pub(in crate::store) placement: Placement,
+    /// The number of buckets with which an index is opened, equal at all members.
     pub(in crate::store) bucket_count: usize,
     pub(in crate::store) layout: Root,
     /// The offset of each member's root, plus 1; 0 while it is not known.
@@ -79,6 +81,16 @@ pub(in crate::store) struct Partition {
 }
 
 impl OperationState {
+    /// The length of an index that has not grown: its buckets and its directory.
+    pub(in crate::store) fn index_len(&self) -> u64 {
+        self.bucket_count as u64 * 8 + DIRECTORY_LEN
+    }
+
+    /// The offset of the word of a directory that names a tier other than tier 0.
+    pub(in crate::store) fn directory_word(&self, buckets: u64, tier: usize) -> u64 {
+        buckets + (self.bucket_count + tier - 1) as u64 * 8
+    }
+
     pub(in crate::store) fn me(&self) -> MemberId {
         self.job.me()
     }

@@ -205,9 +205,9 @@ impl OperationState {
         std::mem::take(&mut lock(&self.stragglers.0).freed.blocks)
     }
 
-    /// Takes the buckets with nodes that late swaps have marked as *removed*, with their replicas.
+    /// Takes the records that late swaps have marked as *removed*, with their replicas.
     pub(in crate::store) fn take_marked(&self) -> Vec<(MemberId, u64)> {
-        std::mem::take(&mut lock(&self.stragglers.0).freed.buckets)
+        std::mem::take(&mut lock(&self.stragglers.0).freed.marked)
     }
 
     /// The blocks that open swaps have set free and that no layer has taken.

@@ -72,6 +72,7 @@ use crate::store::record::location::{
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::record::waiters::WAITER_BITS;
 use crate::store::record::write::{DraftBlock, NewVersion, Predecessor};
+use crate::store::segment::bucket::{BucketWord, find_bucket};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
     BLOCK_HEADER_LEN, Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK,
@@ -681,7 +682,17 @@ fn find_mapped(
         return None;
     }
     let wanted = node_word(key, 0);
-    let [mut at] = reach.load(buckets + (key.hash & (bucket_count as u64 - 1)) * 8)?;
+    let mut at = match config.depth(config.primary) {
+        0 => {
+            let [word] = reach.load(buckets + (key.hash & (bucket_count as u64 - 1)) * 8)?;
+            if BucketWord(word).depth() != 0 {
+                // The slow path learns that the index has grown.
+                return None;
+            }
+            word
+        }
+        depth => find_grown(reach, config, bucket_count as u64, key.hash, depth)?,
+    };
     for _ in 0..FAST_CHAIN_MAX {
         if at == 0 {
             return Some(None);
@@ -697,6 +708,25 @@ fn find_mapped(
         at = word(NODE_NEXT);
     }
     None
+}
+
+/// The first node of a key's bucket in an index that has grown. `None` if this member does not know
+/// a tier yet.
+fn find_grown(
+    reach: impl Memory,
+    config: &Configuration,
+    base: u64,
+    hash: u64,
+    depth: usize,
+) -> Option<u64> {
+    let load = |tier, position| {
+        let [word] = match config.known_tier(config.primary, tier) {
+            0 => return Err(()),
+            offset => reach.load(offset + position * 8).ok_or(())?,
+        };
+        Ok(word)
+    };
+    Some(find_bucket(base, hash, depth, load).ok()?.word.first())
 }
 
 /// The longest key that is read together with its node.

@@ -10,7 +10,9 @@
 //! 2. The operation swaps the bucket word. From then on all members see the node. If the member
 //!    dies or stops here, they find an empty record, which means nothing.
 //!
-//! Only the replica itself unlinks nodes. No other member changes the `next` word of a node.
+//! Only the replica itself unlinks nodes. No other member changes the `next` word of a node. The
+//! replica also splits buckets when there are many nodes in them (`grow.rs`). A bucket word has the
+//! depth of its bucket, so an insertion into a bucket that was split meanwhile loses its swap.
 
 use crate::engine::MemberId;
 use crate::store::error::StoreError;
@@ -20,6 +22,9 @@ use crate::store::operation::open_swaps::SwapBlocks;
 use crate::store::placement::replica::ReplicaIndex;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
+use crate::store::segment::bucket::{
+    Bucket, BucketWord, TIERS_MAX, find_bucket, for_each_bucket, place_of,
+};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
     HOLDER_MASK, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, class_of, holder,
@@ -48,6 +53,17 @@ const NODE_READ: usize = 8 * NODE_READ_WORDS;
 /// The words of a node that are read at once.
 pub(in crate::store::record) const NODE_READ_WORDS: usize = 8;
 
+/// From this number of nodes in its bucket on, an insertion is reported to the replica.
+const CROWDED: usize = 5;
+
+/// A bucket word that is probably a key's.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::record) struct BucketGuess {
+    depth: usize,
+    /// The offset of the word.
+    pub(in crate::store::record) at: u64,
+}
+
 /// The greatest length of a chain. A longer chain is a loop in damaged memory.
 pub(in crate::store) const CHAIN_MAX: usize = 1 << 20;
 
@@ -58,15 +74,57 @@ fn endless(member: MemberId) -> OpError {
 }
 
 impl<'a> RecordOp<'a> {
-    /// The offset of the key's bucket word at a replica.
-    pub(in crate::store) fn bucket(
+    /// The bucket word at a replica that is probably the key's.
+    pub(in crate::store::record) fn guess_bucket(
         &self,
         config: &Configuration,
         replica: ReplicaIndex,
         key: &KeyRef<'_>,
-    ) -> OpResult<u64> {
-        let buckets = self.buckets(config, replica, key.partition)?;
-        Ok(buckets + (key.hash & (self.store.bucket_count as u64 - 1)) * 8)
+    ) -> OpResult<BucketGuess> {
+        let (base, depth) = (self.store.bucket_count as u64, config.depth(replica));
+        let (tier, position) = place_of(base, key.hash & ((base << depth) - 1));
+        let tier = self.tier(config, replica, key.partition, tier)?;
+        Ok(BucketGuess { depth, at: tier + position * 8 })
+    }
+
+    /// The key's bucket at a replica, with the offset of its word. `loaded` is the word of a guess,
+    /// if it was loaded already.
+    fn find_bucket(
+        &self,
+        config: &Configuration,
+        replica: ReplicaIndex,
+        key: &KeyRef<'_>,
+        loaded: Option<(BucketGuess, u64)>,
+    ) -> OpResult<(u64, Bucket)> {
+        let hint = loaded.as_ref().map_or(config.depth(replica), |(guess, _)| guess.depth);
+        let (mut loaded, mut at) = (loaded, 0);
+        let load = |tier: usize, position: u64| {
+            at = self.tier(config, replica, key.partition, tier)? + position * 8;
+            match loaded.take() {
+                Some((_, word)) => Ok(word),
+                None => self.load(config.member(replica), at),
+            }
+        };
+        let bucket = find_bucket(self.store.bucket_count as u64, key.hash, hint, load)?;
+        if bucket.depth > config.depth(replica) {
+            // Damage in a bucket word leads no lookup of another bucket astray: the tier exists.
+            self.tier(config, replica, key.partition, bucket.depth)?;
+            config.raise_depth(replica, bucket.depth);
+        }
+        Ok((at, bucket))
+    }
+
+    /// Like [`RecordOp::find`], when the word of a guess was loaded already.
+    #[inline]
+    pub(in crate::store::record) fn find_loaded(
+        &self,
+        config: &Configuration,
+        replica: ReplicaIndex,
+        key: &KeyRef<'_>,
+        loaded: (BucketGuess, u64),
+    ) -> OpResult<Option<(u64, Head)>> {
+        let (_, bucket) = self.find_bucket(config, replica, key, Some(loaded))?;
+        Ok(self.find_from(config.member(replica), bucket.word.first(), key)?.0)
     }
 
     /// Whether the record at the primary with this head word is the key's, for a short key.
@@ -93,24 +151,24 @@ impl<'a> RecordOp<'a> {
         replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<Option<(u64, Head)>> {
-        let bucket = self.bucket(config, replica, key)?;
-        let first = self.load(config.member(replica), bucket)?;
-        self.find_from(config.member(replica), first, key)
+        let (_, bucket) = self.find_bucket(config, replica, key, None)?;
+        Ok(self.find_from(config.member(replica), bucket.word.first(), key)?.0)
     }
 
-    /// Like [`RecordOp::find`], from the first node of the bucket on.
+    /// Like [`RecordOp::find`], from the first node of the bucket on. Returns the number of other
+    /// nodes that it has read, too.
     #[inline]
     pub(in crate::store::record) fn find_from(
         &self,
         replica: MemberId,
         first: u64,
         key: &KeyRef<'_>,
-    ) -> OpResult<Option<(u64, Head)>> {
+    ) -> OpResult<(Option<(u64, Head)>, usize)> {
         let wanted = node_word(key, 0);
         let mut at = first;
-        for _ in 0..CHAIN_MAX {
+        for count in 0..CHAIN_MAX {
             if at == 0 {
-                return Ok(None);
+                return Ok((None, count));
             }
             check_place(replica, at)?;
             // No block is shorter than this read, and few keys are longer.
@@ -129,7 +187,7 @@ impl<'a> RecordOp<'a> {
                     && head != Head::REMOVED
                     && self.ends_with(replica, at + NODE_READ as u64, rest)?
                 {
-                    return Ok(Some((at + NODE_HEAD, head)));
+                    return Ok((Some((at + NODE_HEAD, head)), count));
                 }
             }
             at = word(NODE_NEXT);
@@ -165,10 +223,10 @@ impl<'a> RecordOp<'a> {
         replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<(u64, bool)> {
-        let (member, bucket) = (config.member(replica), self.bucket(config, replica, key)?);
+        let member = config.member(replica);
         let class = class_of(NODE_KEY + key.key.len() as u64).expect("keys are short");
         let mut fresh = None;
-        let result = self.link(member, bucket, key, config.empty_head(), class, &mut fresh);
+        let result = self.link(config, replica, key, class, &mut fresh);
         if let Some(unused) = fresh {
             self.keep(member, class, unused);
         }
@@ -181,16 +239,18 @@ impl<'a> RecordOp<'a> {
     /// the answer to the swap decides.
     fn link(
         &self,
-        member: MemberId,
-        bucket: u64,
+        config: &Configuration,
+        replica: ReplicaIndex,
         key: &KeyRef<'_>,
-        head: Head,
         class: usize,
         fresh: &mut Option<u64>,
     ) -> OpResult<(u64, bool)> {
+        let (member, head) = (config.member(replica), config.empty_head());
         loop {
-            let first = self.load(member, bucket)?;
-            if let Some((word, _)) = self.find_from(member, first, key)? {
+            let (at, bucket) = self.find_bucket(config, replica, key, None)?;
+            let first = bucket.word.first();
+            let (found, others) = self.find_from(member, first, key)?;
+            if let Some((word, _)) = found {
                 return Ok((word, false));
             }
             let node = match *fresh {
@@ -210,10 +270,15 @@ impl<'a> RecordOp<'a> {
                 return Err(error);
             }
             let blocks = || SwapBlocks::versions(None, Some(Place::new(member, class, node)));
-            match self.swap_blocks(member, bucket, first, node, blocks) {
+            // The depth is written, too: the replica may be stopped before it does so.
+            let new = BucketWord::new(bucket.depth, node);
+            match self.swap_blocks(member, at, bucket.word.0, new.0, blocks) {
                 Ok(false) => {}
                 Ok(true) => {
                     *fresh = None;
+                    if others >= CROWDED {
+                        self.store.report_crowded(member, key.partition);
+                    }
                     return Ok((node + NODE_HEAD, true));
                 }
                 Err(error) => {
@@ -226,7 +291,7 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The nodes of a bucket at a replica.
+    /// The nodes of a bucket at a replica, and of all buckets that were split off it.
     pub(in crate::store) fn nodes(
         &self,
         config: &Configuration,
@@ -235,13 +300,33 @@ impl<'a> RecordOp<'a> {
         bucket: usize,
     ) -> OpResult<Vec<Node>> {
         let buckets = self.buckets(config, replica, partition)?;
-        self.nodes_of(config.member(replica), buckets + bucket as u64 * 8)
+        self.nodes_at(config.member(replica), buckets, bucket)
     }
 
-    /// The nodes of the bucket whose word is at offset `bucket`.
-    pub(in crate::store) fn nodes_of(&self, member: MemberId, bucket: u64) -> OpResult<Vec<Node>> {
-        let mut at = self.load(member, bucket)?;
-        let mut nodes = Vec::new();
+    /// Like [`RecordOp::nodes`], in the index whose buckets are at the offset `buckets`.
+    pub(in crate::store) fn nodes_at(
+        &self,
+        member: MemberId,
+        buckets: u64,
+        bucket: usize,
+    ) -> OpResult<Vec<Node>> {
+        let (mut nodes, mut tiers) = (Vec::new(), [0; TIERS_MAX + 1]);
+        tiers[0] = buckets;
+        let load = |tier: usize, position: u64| {
+            if tiers[tier] == 0 {
+                tiers[tier] = self.load_tier(member, buckets, tier)?;
+            }
+            self.load(member, tiers[tier] + position * 8)
+        };
+        for_each_bucket(self.store.bucket_count as u64, bucket as u64, load, |bucket| {
+            self.nodes_of(member, bucket, &mut nodes)
+        })?;
+        Ok(nodes)
+    }
+
+    /// Adds the nodes that belong to a bucket. The chain may have nodes of other buckets, too.
+    fn nodes_of(&self, member: MemberId, bucket: &Bucket, nodes: &mut Vec<Node>) -> OpResult<()> {
+        let mut at = bucket.word.first();
         // An earlier node of the chain, at a position that is a power of two. Each node is compared
         // with it, so that a loop is detected before it has filled the memory.
         let mut before = 0;
@@ -260,11 +345,11 @@ impl<'a> RecordOp<'a> {
             let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(crate::store::KEY_LEN_MAX)];
             self.get(member, at + NODE_KEY, &mut key)?;
             let head = Head(self.load(member, at + NODE_HEAD)?);
-            if head != Head::REMOVED {
+            if head != Head::REMOVED && bucket.has(word >> 32) {
                 nodes.push(Node { key, head });
             }
             at = self.load(member, at + NODE_NEXT)?;
         }
-        Ok(nodes)
+        Ok(())
     }
 }

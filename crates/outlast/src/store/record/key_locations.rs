@@ -6,10 +6,11 @@
 //! A location is 128 bytes, so it has room for three replicas. Keys with more replicas, and keys
 //! that do not lie in the first cache line of their node, are looked up.
 //!
-//! The cache has as many locations as the store expects keys, up to [`LOCATIONS_MAX`]. The memory
-//! is zeroed by the kernel, page by page, when it is first used. The cache is divided into shards,
-//! each with a lock. A call never waits for a lock: a call that finds the shard locked by another
-//! thread looks its key up.
+//! The cache begins with as many locations as the store expects keys, up to [`LOCATIONS_MAX`]. The
+//! memory is zeroed by the kernel, page by page, when it is first used. The cache is divided into
+//! shards, each with a lock. A call never waits for a lock: a call that finds the shard locked by
+//! another thread looks its key up. A shard that has dropped as many locations as it has room for
+//! doubles, up to that limit.
 
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::OpResult;
@@ -45,12 +46,41 @@ struct Shard {
     locations: Box<[Packed]>,
     /// The location that is replaced next, among those that a key may use.
     turn: usize,
+    /// How many locations of other keys were dropped since the shard was made or has grown.
+    dropped: usize,
+}
+
+impl Shard {
+    fn new(count: usize) -> Shard {
+        let (hashes, locations) = (vec![0; count].into(), vec![[0; 16]; count].into());
+        Shard { hashes, locations, turn: 0, dropped: 0 }
+    }
+
+    /// The first of the locations that a key may use.
+    #[inline(always)]
+    fn first(&self, hash: u64) -> usize {
+        ((hash as usize / SHARDS) & (self.hashes.len() / WAYS - 1)) * WAYS
+    }
+
+    /// Doubles the shard. The locations of a set go to two sets, so all of them have room.
+    #[cold]
+    fn grow(&mut self) {
+        let mut larger = Shard::new(self.hashes.len() * 2);
+        for (&hash, &location) in self.hashes.iter().zip(&self.locations) {
+            let first = larger.first(hash);
+            let free = (first..first + WAYS).find(|&index| larger.hashes[index] == 0);
+            if let Some(index) = free.filter(|_| hash != 0) {
+                (larger.hashes[index], larger.locations[index]) = (hash, location);
+            }
+        }
+        *self = larger;
+    }
 }
 
 /// The location cache, made when the first key is written.
 pub(in crate::store) struct KeyLocations {
     shards: OnceLock<Box<[Mutex<Shard>]>>,
-    /// The number of locations of a shard.
+    /// The number of locations of a shard at first.
     count: usize,
 }
 
@@ -121,8 +151,8 @@ impl KeyLocations {
         hash: u64,
     ) -> Option<(MutexGuard<'s, Shard>, usize)> {
         let shard = shards[hash as usize % SHARDS].try_lock().ok()?;
-        let set = (hash as usize / SHARDS) & (self.count / WAYS - 1);
-        Some((shard, set * WAYS))
+        let first = shard.first(hash);
+        Some((shard, first))
     }
 
     /// The location of a key, if it is cached.
@@ -169,17 +199,26 @@ impl KeyLocations {
     ) {
         let location = location.filter(|_| key.hash != 0 && key.key.len() <= SHORT_KEY_MAX);
         let shards = self.shards.get_or_init(|| self.make());
-        let Some((mut shard, first)) = self.shard(shards, key.hash) else { return };
-        let ways = first..first + WAYS;
-        let known_index = ways.clone().find(|&index| shard.hashes[index] == key.hash);
+        let Some((mut shard, mut first)) = self.shard(shards, key.hash) else { return };
+        let find = |shard: &Shard, first: usize, hash: u64| {
+            (first..first + WAYS).find(|&index| shard.hashes[index] == hash)
+        };
+        let known_index = find(&shard, first, key.hash);
         let Some(location) = location else {
             known_index.into_iter().for_each(|index| shard.hashes[index] = 0);
             return;
         };
+        let mut index = known_index.or_else(|| find(&shard, first, 0));
+        if index.is_none() {
+            shard.dropped += 1;
+            if shard.dropped > shard.hashes.len() && shard.hashes.len() < LOCATIONS_MAX / SHARDS {
+                shard.grow();
+                first = shard.first(key.hash);
+                index = find(&shard, first, 0);
+            }
+        }
         let turn = shard.turn;
-        let index = known_index
-            .or_else(|| ways.clone().find(|&index| shard.hashes[index] == 0))
-            .unwrap_or(first + turn % WAYS);
+        let index = index.unwrap_or(first + turn % WAYS);
         shard.turn = turn.wrapping_add(1);
         shard.hashes[index] = key.hash;
         shard.locations[index] = pack(location);
@@ -187,14 +226,7 @@ impl KeyLocations {
 
     #[cold]
     fn make(&self) -> Box<[Mutex<Shard>]> {
-        let shard = |_| {
-            Mutex::new(Shard {
-                hashes: vec![0; self.count].into(),
-                locations: vec![[0; 16]; self.count].into(),
-                turn: 0,
-            })
-        };
-        (0..SHARDS).map(shard).collect()
+        (0..SHARDS).map(|_| Mutex::new(Shard::new(self.count))).collect()
     }
 }
 

@@ -27,6 +27,7 @@
 //! | `remove.rs`, `version_floor.rs` | removing the records of deleted keys | deleting.md |
 //! | `waiters.rs`, `lock.rs` | waiter words, and locks | waiting.md |
 //! | `index.rs`, `walk.rs` | the index of a partition at a replica, and the walk over it | |
+//! | `grow.rs` | the growth of this member's indexes | decision 0017 |
 //! | `block_io.rs`, `checksum.rs` | reading, checking, filling and retiring a block | |
 //! | `key.rs` | a key with its hash and its partition | |
 //! | `location.rs` | cached locations | writing.md |
@@ -109,6 +110,7 @@ pub(in crate::store) mod checksum;
 pub(in crate::store) mod fast_change;
 pub(in crate::store) mod fast_mapped;
 pub(in crate::store) mod fast_remote;
+pub(in crate::store) mod grow;
 pub(in crate::store) mod hints;
 pub(in crate::store) mod index;
 pub(in crate::store) mod key;

@@ -404,16 +404,19 @@ impl<'a> RecordOp<'a> {
         let primary = config.member(replica);
         let word = cached.at[replica].word;
         let is_known = cached.config_number == config.config_number && word != 0;
-        let place = if is_known { word } else { self.bucket(config, replica, key)? };
+        let guess = match is_known {
+            true => None,
+            false => Some(self.guess_bucket(config, replica, key)?),
+        };
+        let place = guess.map_or(word, |guess| guess.at);
         let [removals, loaded] = self
             .load_each([config.roots[replica] + REMOVALS, place].map(|offset| (primary, offset)))?;
         if is_known && cached.at[replica].removals == removals && Head(loaded) != Head::REMOVED {
             return Ok(Some((word, Head(loaded))));
         }
-        let found = if is_known {
-            self.find(config, replica, key)?
-        } else {
-            self.find_from(primary, loaded, key)?
+        let found = match guess {
+            None => self.find(config, replica, key)?,
+            Some(guess) => self.find_loaded(config, replica, key, (guess, loaded))?,
         };
         cached.reset(config.config_number);
         cached.at[replica].removals = removals;

@@ -5,13 +5,14 @@
 //! member the primary does, once repair has found and queued them.
 //! [`RecordState::record_tombstone`] queues a tombstone. `remove_piece` waits for a grace period
 //! (*wait*) and then executes *raise_floor*, *mark_primary* and *mark_others* for a few tombstones
-//! at a time. It reports the marked buckets to their replicas, and each replica unlinks the marked
-//! nodes from its own index (*unlink*).
+//! at a time. It reports the marked records to their replicas, by their hashes, and each replica
+//! unlinks the marked nodes from its own index (*unlink*).
 
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/deleting.md"))]
 
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::error::StoreError;
+use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
@@ -21,6 +22,7 @@ use crate::store::record::index::CHAIN_MAX;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::record::version_floor::INCARNATION_SHIFT;
+use crate::store::segment::bucket::{BucketWord, TIERS_MAX};
 use crate::store::segment::head::{Head, Phase};
 use crate::store::segment::layout::{
     Block, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, PARTICIPANTS, PARTITION_BUCKETS, REMOVALS,
@@ -41,7 +43,7 @@ const PIECE: usize = 32;
 /// The pause before a removal is tried again at a replica that is filling or did not answer.
 const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many marked buckets a message names, which must be short enough for
+/// How many marked records a message names, which must be short enough for
 /// [`crate::engine::TRY_SEND_LEN_MAX`].
 const MARKED_MAX: usize = 200;
 
@@ -69,10 +71,10 @@ pub(in crate::store) struct Removals {
     waiting: Mutex<Vec<(Tombstones, GracePeriod)>>,
     /// Tombstones that can be removed now.
     due: Mutex<Tombstones>,
-    /// The buckets of this member with nodes to unlink, as partition and bucket.
+    /// The records of this member whose nodes are to be unlinked, as partition and hash.
     marked: Mutex<Vec<u64>>,
-    /// The buckets of other members with nodes to unlink, of which they have not been told: there
-    /// was no room for the message.
+    /// The records of other members whose nodes are to be unlinked, of which they have not been
+    /// told: there was no room for the message.
     untold: Mutex<BTreeMap<MemberId, Vec<u64>>>,
     /// The indexes of this member that were given up, as partition and offset of the buckets. Their
     /// nodes and blocks are still to be retired.
@@ -107,13 +109,10 @@ impl RecordState {
         self.record_tombstone(key, counter | OPEN);
     }
 
-    /// Queues buckets of this member that have nodes marked as *removed*.
-    pub(in crate::store) fn record_marked_buckets(&self, buckets: &[u64]) {
-        let is_known = |&place: &u64| {
-            (place >> 32) < self.placement.partitions as u64
-                && (place & 0xffff_ffff) < self.bucket_count as u64
-        };
-        lock(&self.removal.marked).extend(buckets.iter().copied().filter(is_known));
+    /// Queues records of this member that are marked as *removed*, as partition and hash.
+    pub(in crate::store) fn record_marked_hashes(&self, hashes: &[u64]) {
+        let is_known = |&hash: &u64| (hash >> 32) < self.placement.partitions as u64;
+        lock(&self.removal.marked).extend(hashes.iter().copied().filter(is_known));
         let _ = self.job.ring(self.me());
     }
 
@@ -125,6 +124,13 @@ impl RecordState {
         let next = self.remove_piece();
         *lock(&self.removal.is_busy) = false;
         next
+    }
+
+    /// Holds the activity that changes the index, or lets it go on.
+    #[cfg(all(test, feature = "sim"))]
+    pub(in crate::store::record) fn hold_removal(&self, is_held: bool) {
+        *lock(&self.removal.is_busy) = is_held;
+        let _ = self.job.ring(self.me());
     }
 
     /// Whether the blocks of an index that was given up are still to be retired.
@@ -140,6 +146,7 @@ impl RecordState {
         }
         let Ok(op) = RecordOp::begin(self) else { return };
         for &(partition, buckets) in &given_up {
+            self.forget_growth(buckets);
             // An access to the own memory fails only when the membership has ended.
             let _ = op.retire_index(partition, buckets);
         }
@@ -157,23 +164,29 @@ impl RecordState {
         if self.retire_freed() {
             self.record_retired();
         }
-        for (replica, bucket) in self.take_marked() {
-            self.record_marked(replica, vec![bucket]);
+        for (replica, hash) in self.take_marked() {
+            self.record_marked(replica, vec![hash]);
         }
         let marked = std::mem::take(&mut *lock(&removal.marked));
         if !marked.is_empty()
             && let Ok(op) = RecordOp::begin(self)
         {
-            for place in marked {
+            let (mut later, zipped) = (Vec::new(), self.zipped_words());
+            for hash in marked {
                 // An access to the own memory fails only when the membership has ended.
-                let _ = op.take_out((place >> 32) as usize, (place & 0xffff_ffff) as usize);
+                if let Ok(false) = op.take_out((hash >> 32) as usize, hash & 0xffff_ffff, &zipped) {
+                    later.push(hash);
+                }
             }
+            // Growth is under way there, and wants to run again.
+            lock(&removal.marked).append(&mut later);
             op.flush_retired();
             self.record_retired();
         }
+        let growth = self.grow_piece();
         let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
         let mut over = Tombstones::new();
-        let mut next = Time::NEVER;
+        let mut next = growth;
         waiting.retain_mut(|(tombstones, grace)| match grace.is_over_or_due(self) {
             Ok(()) => {
                 over.append(tombstones);
@@ -190,7 +203,7 @@ impl RecordState {
             let fresh = std::mem::take(&mut *lock(&removal.fresh));
             if !fresh.is_empty() {
                 waiting.push((fresh, GracePeriod::begin(self)));
-                next = now.after(COLLECT);
+                next = next.min(now.after(COLLECT));
             }
         }
         lock(&removal.waiting).append(&mut waiting);
@@ -223,8 +236,8 @@ impl RecordState {
                 self.record_retired();
             }
         }
-        for (replica, buckets) in marked {
-            self.record_marked(replica, buckets);
+        for (replica, hashes) in marked {
+            self.record_marked(replica, hashes);
         }
         next = next.min(self.tell_marked()).min(self.reuse_removed());
         if self.has_given_up_index() {
@@ -238,26 +251,26 @@ impl RecordState {
         }
     }
 
-    /// Records that buckets of a replica have nodes to unlink.
-    fn record_marked(&self, replica: MemberId, buckets: Vec<u64>) {
+    /// Records that records of a replica are marked as *removed*, as partition and hash.
+    fn record_marked(&self, replica: MemberId, hashes: Vec<u64>) {
         match replica == self.me() {
-            true => self.record_marked_buckets(&buckets),
-            false => lock(&self.removal.untold).entry(replica).or_default().extend(buckets),
+            true => self.record_marked_hashes(&hashes),
+            false => lock(&self.removal.untold).entry(replica).or_default().extend(hashes),
         }
     }
 
-    /// Tells other members which of their buckets have nodes to unlink. Waits for no member: the
-    /// buckets of a member that has no room for the message are kept, and so are the buckets that
+    /// Tells other members which of their records are marked as *removed*. Waits for no member: the
+    /// hashes for a member that has no room for the message are kept, and so are the hashes that
     /// do not fit into a message. Returns when to try again.
     fn tell_marked(&self) -> Time {
-        // The buckets are taken out: the engine is never called under a lock.
+        // The hashes are taken out: the engine is never called under a lock.
         let mut untold = std::mem::take(&mut *lock(&self.removal.untold));
-        untold.retain(|&replica, buckets| {
-            while !buckets.is_empty() {
-                let count = buckets.len().min(MARKED_MAX);
-                let marked = Message::Marked { buckets: buckets[..count].to_vec() };
+        untold.retain(|&replica, hashes| {
+            while !hashes.is_empty() {
+                let count = hashes.len().min(MARKED_MAX);
+                let marked = Message::Marked { hashes: hashes[..count].to_vec() };
                 match self.try_send(replica, &marked) {
-                    Ok(true) => drop(buckets.drain(..count)),
+                    Ok(true) => drop(hashes.drain(..count)),
                     Ok(false) => return true,
                     // The member is dead, or this member has left.
                     Err(_) => return false,
@@ -269,10 +282,10 @@ impl RecordState {
             return Time::NEVER;
         }
         let mut kept = lock(&self.removal.untold);
-        for (replica, mut buckets) in untold {
+        for (replica, mut hashes) in untold {
             let kept = kept.entry(replica).or_default();
-            kept.append(&mut buckets);
-            // There are never more than the replica has buckets.
+            kept.append(&mut hashes);
+            // There are never more than the replica has nodes.
             kept.sort_unstable();
             kept.dedup();
         }
@@ -317,9 +330,9 @@ impl RecordState {
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
     ) -> Result<bool, StoreError> {
         let key = self.any_key_ref(key);
-        let bucket = (key.partition as u64) << 32 | key.hash & (self.bucket_count as u64 - 1);
+        let hash = (key.partition as u64) << 32 | key.hash & 0xffff_ffff;
         // Without an operation it is tried again later.
-        let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, bucket, marked));
+        let result = op.map_or(Err(OpError::Again), |op| op.remove(&key, counter, hash, marked));
         match result {
             Ok(is_reconciled) => Ok(is_reconciled),
             Err(
@@ -337,13 +350,13 @@ impl RecordState {
 }
 
 impl<'a> RecordOp<'a> {
-    /// *raise_floor*, *mark_primary* and *mark_others*, inside an operation. Adds the bucket to
+    /// *raise_floor*, *mark_primary* and *mark_others*, inside an operation. Adds the hash to
     /// `marked` for each replica with a node to unlink.
     fn remove(
         &self,
         key: &KeyRef<'_>,
         counter: u64,
-        bucket: u64,
+        hash: u64,
         marked: &mut BTreeMap<MemberId, Vec<u64>>,
     ) -> OpResult<bool> {
         let (counter, is_open) = (counter & !OPEN, counter & OPEN != 0);
@@ -395,18 +408,18 @@ impl<'a> RecordOp<'a> {
         if !self.is_current() {
             return Ok(false);
         }
-        // After a timeout the answer to the swap tells the background of the bucket, and retires
-        // the block.
+        // After a timeout the answer to the swap tells the background of the hash, and retires the
+        // block.
         let swap = |member: MemberId, word: u64, head: Head| {
             let taken = head.offset().map(TakenBlock::version);
-            let blocks = || SwapBlocks { added: None, taken, marked: Some(bucket) };
+            let blocks = || SwapBlocks { added: None, taken, marked: Some(hash) };
             self.swap_blocks(member, word, head.0, Head::REMOVED.0, blocks)
         };
         if let Some((word, head, block)) = at_primary {
             if !swap(primary, word, head)? {
                 return Ok(false);
             }
-            marked.entry(primary).or_default().push(bucket);
+            marked.entry(primary).or_default().push(hash);
             self.retire_removed(primary, head, block)?;
         }
         // *mark_others*.
@@ -420,7 +433,7 @@ impl<'a> RecordOp<'a> {
             if let Some(block) = is_wanted(member, head)?
                 && swap(member, word, head)?
             {
-                marked.entry(member).or_default().push(bucket);
+                marked.entry(member).or_default().push(hash);
                 self.retire_removed(member, head, block)?;
             }
         }
@@ -466,25 +479,39 @@ impl<'a> RecordOp<'a> {
                 }
             }
         };
-        let mut nodes = Vec::new();
-        for bucket in 0..self.store.bucket_count as u64 {
-            let mut at = replace(buckets + bucket * 8, 0)?;
-            for _ in 0..CHAIN_MAX {
-                if at == 0 || !is_place(at) {
-                    break;
+        let (mut nodes, base) = (Vec::new(), self.store.bucket_count as u64);
+        for first in 0..self.store.bucket_count {
+            self.store.for_each_own_bucket(buckets, first, |word, bucket| {
+                // The depth stays: an operation in flight finds its way.
+                let found = replace(word, BucketWord::new(bucket.word.depth(), 0).0)?;
+                let mut at = BucketWord(found).first();
+                for _ in 0..CHAIN_MAX {
+                    if at == 0 || !is_place(at) {
+                        break;
+                    }
+                    // A node that two buckets share is retired once.
+                    if bucket.has(load(at + NODE_WORD)? >> 32) {
+                        nodes.push(at);
+                        let head = Head(replace(at + NODE_HEAD, Head::REMOVED.0)?);
+                        if head != Head::REMOVED {
+                            self.retire_head(me, head);
+                        }
+                    }
+                    at = load(at + NODE_NEXT)?;
                 }
-                nodes.push(at);
-                let head = Head(replace(at + NODE_HEAD, Head::REMOVED.0)?);
-                if head != Head::REMOVED {
-                    self.retire_head(me, head);
-                }
-                at = load(at + NODE_NEXT)?;
-            }
+                Ok(())
+            })?;
         }
         self.retire_nodes(nodes)?;
         // If no new index could be made, the partition still has these buckets.
         if load(self.partition_word(me, partition, PARTITION_BUCKETS))? != buckets {
-            self.store.keep_buckets(buckets);
+            for tier in 1..=TIERS_MAX {
+                match load(self.store.directory_word(buckets, tier))? {
+                    0 => break,
+                    offset => self.store.keep_buckets(offset, (base << (tier - 1)) * 8),
+                }
+            }
+            self.store.keep_buckets(buckets, self.store.index_len());
         }
         Ok(())
     }
@@ -505,19 +532,24 @@ impl<'a> RecordOp<'a> {
         Ok(())
     }
 
-    /// *unlink*: unlinks the nodes that are marked as *removed* from a bucket of this member,
-    /// raises its removal count, and retires the nodes.
-    fn take_out(&self, partition: usize, bucket: usize) -> Result<(), Error> {
+    /// *unlink*: unlinks the nodes that are marked as *removed* from the bucket of a hash, raises
+    /// the removal count, and retires the nodes. `false` if the bucket may share nodes with another
+    /// bucket, and nothing was done: `zipped` has the words of these buckets.
+    fn take_out(&self, partition: usize, hash: u64, zipped: &BTreeSet<u64>) -> Result<bool, Error> {
         let (job, me) = (&self.store.job, self.store.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
         if buckets == 0 || !is_place(buckets) {
-            return Ok(());
+            return Ok(true);
         }
-        let first_word = buckets + bucket as u64 * 8;
+        let (first_word, _) = self.store.own_bucket(buckets, hash)?;
+        if zipped.contains(&first_word) && !mutant("grow-unlink-shared") {
+            return Ok(false);
+        }
         let mut removed = Vec::new();
         'walk: loop {
-            let (mut before, mut at) = (None, load(first_word)?);
+            let first = BucketWord(load(first_word)?);
+            let (mut before, mut at) = (None, first.first());
             for _ in 0..CHAIN_MAX {
                 if at == 0 || !is_place(at) {
                     break;
@@ -533,17 +565,21 @@ impl<'a> RecordOp<'a> {
                     }
                     // Another member has inserted a node at the front. The next walk finds the
                     // marked node behind that node.
-                    None if job.compare_and_swap(Epoch::ANY, me, first_word, at, next)? != at => {
-                        continue 'walk;
+                    None => {
+                        let [old, new] =
+                            [at, next].map(|node| BucketWord::new(first.depth(), node).0);
+                        if job.compare_and_swap(Epoch::ANY, me, first_word, old, new)? != old {
+                            continue 'walk;
+                        }
                     }
-                    None => {}
                 }
                 removed.push(at);
                 at = next;
             }
             break;
         }
-        self.retire_nodes(removed)
+        self.retire_nodes(removed)?;
+        Ok(true)
     }
 }
 
@@ -586,7 +622,7 @@ mod tests {
                     assert!(store.delete(&key).expect("deleted"));
                     job.inject(Fault::Stop(replica)).expect("a fault");
                     for len in [64, 0] {
-                        let filler = Message::Marked { buckets: vec![u64::MAX; len] };
+                        let filler = Message::Marked { hashes: vec![u64::MAX; len] };
                         while state.try_send(replica, &filler).expect("a living member") {}
                     }
                     job.sleep(Duration::from_secs(5));

@@ -6,6 +6,7 @@ use crate::store::key_rules::RESERVED;
 use crate::store::memory::recall::BlockWait;
 use crate::store::memory::state::{MemoryOp, MemoryState};
 use crate::store::operation::error::{OpError, OpResult};
+use crate::store::record::grow::Growth;
 use crate::store::record::hints::ReadHints;
 use crate::store::record::key::KeyRef;
 use crate::store::record::key_locations::KeyLocations;
@@ -26,6 +27,7 @@ pub(in crate::store) struct RecordState {
     /// key.
     pub(in crate::store) sole_writers: bool,
     pub(in crate::store) removal: Removals,
+    pub(in crate::store) growth: Growth,
     pub(in crate::store) locks: Locks,
 }
 

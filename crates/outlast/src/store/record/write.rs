@@ -337,8 +337,9 @@ impl<'a> RecordOp<'a> {
         must_exist: bool,
     ) -> OpResult<Predecessor<'m>> {
         let (mut cached, primary) = (cached, config.primary_member());
-        let bucket = (primary, self.bucket(config, config.primary, key)?);
-        let first = match &mut cached {
+        let guess = self.guess_bucket(config, config.primary, key)?;
+        let bucket = (primary, guess.at);
+        let loaded = match &mut cached {
             None => self.load(bucket.0, bucket.1)?,
             Some(cached) => {
                 cached.reset(config.config_number);
@@ -352,7 +353,7 @@ impl<'a> RecordOp<'a> {
                 words[config.replicas.len()]
             }
         };
-        let word = match self.find_from(primary, first, key)? {
+        let word = match self.find_loaded(config, config.primary, key, (guess, loaded))? {
             Some((word, _)) => word,
             None if must_exist => self.find_or_insert(config, config.primary, key)?,
             None => {

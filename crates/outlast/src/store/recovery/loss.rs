@@ -265,8 +265,8 @@ impl RecoveryState {
             let buckets =
                 op.load(replica, op.partition_word(replica, partition, PARTITION_BUCKETS))?;
             check_place(replica, buckets)?;
-            for bucket in 0..store.bucket_count as u64 {
-                for node in op.nodes_of(replica, buckets + bucket * 8)? {
+            for bucket in 0..store.bucket_count {
+                for node in op.nodes_at(replica, buckets, bucket)? {
                     let Some(offset) = node.head.offset() else { continue };
                     if !op.read_block(replica, offset)?.is_deleted {
                         keys.push(node.key);

@@ -167,11 +167,14 @@ impl RecoveryState {
             let buckets = load(op.partition_word(me, partition, PARTITION_BUCKETS))?;
             let count = if buckets == 0 || !is_place(buckets) { 0 } else { store.bucket_count };
             for bucket in 0..count {
-                let mut at = load(buckets + bucket as u64 * 8)?;
-                while at != 0 && is_place(at) && nodes.insert(at) {
-                    values.extend(Head(load(at + NODE_HEAD)?).offset());
-                    at = load(at + NODE_NEXT)?;
-                }
+                store.for_each_own_bucket(buckets, bucket, |_, bucket| {
+                    let mut at = bucket.word.first();
+                    while at != 0 && is_place(at) && nodes.insert(at) {
+                        values.extend(Head(load(at + NODE_HEAD)?).offset());
+                        at = load(at + NODE_NEXT)?;
+                    }
+                    Ok(())
+                })?;
             }
         }
         let view = store.current_view();
@@ -236,17 +239,20 @@ impl RecoveryState {
             if buckets == 0 || !is_place(buckets) {
                 continue;
             }
-            let mut at = load(buckets + bucket as u64 * 8)?;
-            for _ in 0..CHAIN_MAX {
-                if at == 0 || !is_place(at) {
-                    break;
+            store.for_each_own_bucket(buckets, bucket, |_, bucket| {
+                let mut at = bucket.word.first();
+                for _ in 0..CHAIN_MAX {
+                    if at == 0 || !is_place(at) {
+                        break;
+                    }
+                    round.candidates.remove(&at);
+                    if let Some(offset) = Head(load(at + NODE_HEAD)?).offset() {
+                        round.candidates.remove(&offset);
+                    }
+                    at = load(at + NODE_NEXT)?;
                 }
-                round.candidates.remove(&at);
-                if let Some(offset) = Head(load(at + NODE_HEAD)?).offset() {
-                    round.candidates.remove(&offset);
-                }
-                at = load(at + NODE_NEXT)?;
-            }
+                Ok(())
+            })?;
         }
         round.position = end;
         if end < positions {

@@ -27,6 +27,7 @@ use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::record::write::VersionAttributes;
 use crate::store::recovery::state::RecoveryState;
+use crate::store::segment::bucket::{Bucket, for_each_bucket};
 use crate::store::segment::head::{CONFIG_NUMBER_MAX, Head, Phase, State};
 use crate::store::segment::layout::{
     BLOCK_HEADER_LEN, Block, Kind, NODE_HEAD, NODE_KEY, PARTITION_BUCKETS, PARTITION_FLOOR,
@@ -308,20 +309,46 @@ impl DeadSegment<'_> {
         }
     }
 
-    /// The records of a bucket; `None` if the index is damaged.
+    /// The records of a bucket and of all buckets that were split off it; `None` if the index is
+    /// damaged.
     fn records(&self, bucket: usize) -> OpResult<Option<Vec<Found>>> {
-        let store = self.store;
+        let base = self.store.bucket_count as u64;
         let Some(buckets) =
             self.partition_word(PARTITION_BUCKETS)?.filter(|&at| at != 0 && is_place(at))
         else {
             return Ok(None);
         };
-        let Some(mut at) = self.word(buckets + bucket as u64 * 8)? else { return Ok(None) };
-        let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+        let load = |tier: usize, position: u64| {
+            let offset = match tier {
+                0 => Some(buckets),
+                _ => self.word(self.store.directory_word(buckets, tier))?,
+            };
+            let offset = offset.filter(|&at| at != 0 && is_place(at)).ok_or(Unread::Damaged)?;
+            self.word(offset + position * 8)?.ok_or(Unread::Damaged)
+        };
+        let mut found = Vec::new();
+        let visited = for_each_bucket(base, bucket as u64, load, |part| {
+            match self.chain(part, bucket as u64, &mut found)? {
+                true => Ok(()),
+                false => Err(Unread::Damaged),
+            }
+        });
+        match visited {
+            Ok(()) => Ok(Some(found)),
+            Err(Unread::Damaged) => Ok(None),
+            Err(Unread::Op(error)) => Err(error),
+        }
+    }
+
+    /// Adds the records that belong to a bucket. `first` is the bucket that it was split off.
+    /// `false` if the index is damaged.
+    fn chain(&self, bucket: &Bucket, first: u64, found: &mut Vec<Found>) -> OpResult<bool> {
+        let (store, mut at) = (self.store, bucket.word.first());
+        let mut seen = BTreeSet::new();
         while at != 0 {
             let mut words = [0; NODE_KEY as usize];
             if !is_place(at) || !seen.insert(at) || !self.read(at, &mut words)? {
-                return Ok(None);
+                return Ok(false);
             }
             let word = |index: usize| {
                 u64::from_ne_bytes(words[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
@@ -329,19 +356,22 @@ impl DeadSegment<'_> {
             let len = (word(2) >> 16 & 0xffff) as usize;
             let mut key = vec![0; len.min(KEY_LEN_MAX)];
             if !(1..=KEY_LEN_MAX).contains(&len) || !self.read(at + NODE_KEY, &mut key)? {
-                return Ok(None);
+                return Ok(false);
             }
             let hash = hash_key(&key);
             let is_right = hash & 0xffff_ffff == word(2) >> 32
-                && hash as usize & (store.bucket_count - 1) == bucket
+                && hash & (store.bucket_count as u64 - 1) == first
                 && store.placement.partition(hash) == self.partition;
             if !is_right {
-                return Ok(None);
+                return Ok(false);
             }
-            found.push(Found { key, hash, word: at + NODE_HEAD });
+            // Two buckets may share nodes.
+            if bucket.has(hash) {
+                found.push(Found { key, hash, word: at + NODE_HEAD });
+            }
             at = word(0);
         }
-        Ok(Some(found))
+        Ok(true)
     }
 
     /// The version that a record has.
@@ -396,6 +426,18 @@ impl DeadSegment<'_> {
     fn floor(&self, latest: u64) -> OpResult<Option<u64>> {
         let floor = self.partition_word(PARTITION_FLOOR)?;
         Ok(floor.filter(|floor| floor >> INCARNATION_SHIFT <= latest))
+    }
+}
+
+/// Why a bucket of a dead segment cannot be read.
+enum Unread {
+    Damaged,
+    Op(OpError),
+}
+
+impl From<OpError> for Unread {
+    fn from(error: OpError) -> Unread {
+        Unread::Op(error)
     }
 }
 

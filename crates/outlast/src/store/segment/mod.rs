@@ -1,9 +1,10 @@
 //! The bytes in a segment: what each word and each block means.
 //!
 //! *Purpose.* This layer encodes and decodes everything that the store keeps in the memory of
-//! members: the root of a segment ([`layout`]), head words and replica states ([`head`]), the
-//! locations of blocks ([`place`]), and the records that transactions write ([`intent`]). It
-//! computes offsets and words. It calls no engine and changes no memory.
+//! members: the root of a segment ([`layout`]), the buckets of an index ([`bucket`]), head words
+//! and replica states ([`head`]), the locations of blocks ([`place`]), and the records that
+//! transactions write ([`intent`]). It computes offsets and words. It calls no engine and changes
+//! no memory.
 //!
 //! *Vocabulary.* Segment, root, block, size class, record, head word, replica state, holder, intent
 //! and provisional version: docs/glossary.md defines them. docs/segment-layout.md gives the layout
@@ -21,6 +22,7 @@
 //! member left are decoded like the bytes of a living member. The protocols decide whether to
 //! believe them.
 
+pub(in crate::store) mod bucket;
 pub(in crate::store) mod head;
 pub(in crate::store) mod intent;
 pub(in crate::store) mod layout;

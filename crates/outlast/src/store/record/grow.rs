@@ -1,0 +1,819 @@
+//! The growth of this member's indexes. docs/decisions/0017-an-index-that-grows.md has the steps,
+//! what other members find after each, and why no lookup misses a record.
+//!
+//! A member that inserts a record into a crowded bucket reports it to the replica
+//! ([`RecordState::report_crowded`]). The background of the replica then splits the buckets of the
+//! partition, a piece at a time (*copy*, *split*, *mark*), waits for a grace period (*wait*), and
+//! takes the shared chains apart (*unzip*), with a grace period after each round. The activity that
+//! does so is the only one that changes the structure of this member's indexes: it also unlinks the
+//! nodes of removed records (`remove.rs`).
+
+use crate::engine::{Epoch, Error, MemberId, Time};
+use crate::store::memory::slab::zero;
+use crate::store::mutant::mutant;
+use crate::store::operation::grace_period::GracePeriod;
+use crate::store::operation::message::Message;
+use crate::store::record::index::CHAIN_MAX;
+use crate::store::record::state::RecordState;
+use crate::store::segment::bucket::{
+    BUCKET_COUNT_MAX, Bucket, BucketWord, TIERS_MAX, find_bucket, for_each_bucket, place_of,
+};
+use crate::store::segment::layout::{NODE_NEXT, NODE_WORD, PARTITION_BUCKETS};
+use crate::store::segment::place::is_place;
+use crate::store::steps::{self, Step};
+use crate::sync::lock;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+/// The number of buckets that are split in a piece of background work.
+const PIECE: usize = 1024;
+
+/// The number of buckets in which nodes are counted before an index grows.
+const SAMPLES: u64 = 32;
+
+/// How many times the memory of a new tier must be free before an index grows: an index does not
+/// take the last room from values.
+const ROOM: u64 = 4;
+
+/// The growth of this member's indexes.
+#[derive(Default)]
+pub(in crate::store) struct Growth {
+    /// The partitions that were reported as crowded.
+    crowded: Mutex<BTreeSet<usize>>,
+    work: Mutex<Work>,
+}
+
+/// What the background is doing.
+#[derive(Default)]
+struct Work {
+    doubling: Option<Doubling>,
+    zipped: Vec<Zipped>,
+    /// The grace period since a chain was changed last.
+    grace: Option<GracePeriod>,
+}
+
+/// An index whose buckets are being split.
+struct Doubling {
+    partition: usize,
+    buckets: u64,
+    /// The depth of the buckets that are not split yet.
+    depth: usize,
+    /// The offset of the new tier.
+    tier: u64,
+    /// The number of the next bucket to split.
+    next: u64,
+}
+
+/// Two buckets that may share nodes.
+struct Zipped {
+    partition: usize,
+    buckets: u64,
+    /// The offsets of the two bucket words.
+    words: [u64; 2],
+    /// The numbers of the two buckets, which have this depth.
+    numbers: [u64; 2],
+    depth: usize,
+}
+
+/// A node of a chain: its offset and the lower half of its hash.
+type ChainNode = (u64, u64);
+
+impl RecordState {
+    /// Reports to a replica that a bucket of the partition has many nodes. A report that is lost is
+    /// made again by the next insertion there.
+    #[cold]
+    pub(in crate::store::record) fn report_crowded(&self, replica: MemberId, partition: usize) {
+        if replica == self.me() {
+            self.record_crowded(partition);
+        } else {
+            let _ = self.try_send(replica, &Message::Crowded { partition: partition as u64 });
+        }
+    }
+
+    /// Records that a partition of this member may be crowded.
+    pub(in crate::store) fn record_crowded(&self, partition: usize) {
+        if partition < self.placement.partitions && lock(&self.growth.crowded).insert(partition) {
+            let _ = self.job.ring(self.me());
+        }
+    }
+
+    /// The offsets of the words of this member's buckets that may share nodes with another bucket.
+    pub(in crate::store::record) fn zipped_words(&self) -> BTreeSet<u64> {
+        lock(&self.growth.work).zipped.iter().flat_map(|zipped| zipped.words).collect()
+    }
+
+    /// Forgets the growth of an index that was given up.
+    pub(in crate::store::record) fn forget_growth(&self, buckets: u64) {
+        let mut work = lock(&self.growth.work);
+        work.zipped.retain(|zipped| zipped.buckets != buckets);
+        work.doubling.take_if(|doubling| doubling.buckets == buckets);
+    }
+
+    /// Executes a piece of growth, for the activity that changes the index. Returns when it wants
+    /// to run again.
+    pub(in crate::store::record) fn grow_piece(&self) -> Time {
+        // The engine is never called under a lock.
+        let mut work = std::mem::take(&mut *lock(&self.growth.work));
+        // An access to the own memory fails only when the membership has ended.
+        let next = self.grow(&mut work).unwrap_or(Time::NEVER);
+        *lock(&self.growth.work) = work;
+        next
+    }
+
+    fn grow(&self, work: &mut Work) -> Result<Time, Error> {
+        let growth = &self.growth;
+        if let Some(grace) = &mut work.grace {
+            let step = steps::within(Step::GrowWait);
+            if let Err(due) = grace.is_over_or_due(self)
+                && !mutant("grow-early")
+            {
+                return Ok(due);
+            }
+            drop(step);
+            work.grace = None;
+            for zipped in std::mem::take(&mut work.zipped) {
+                if !self.unzip(&zipped)? {
+                    work.zipped.push(zipped);
+                }
+            }
+        }
+        let (mut left, mut later) = (PIECE, BTreeSet::new());
+        while left > 0 {
+            if work.doubling.is_none() {
+                let Some(partition) = lock(&growth.crowded).pop_first() else { break };
+                if work.zipped.iter().any(|zipped| zipped.partition == partition) {
+                    later.insert(partition);
+                    continue;
+                }
+                work.doubling = self.begin_doubling(partition)?;
+            }
+            self.split_some(work, &mut left)?;
+        }
+        let is_more = {
+            let mut crowded = lock(&growth.crowded);
+            let is_more = work.doubling.is_some() || !crowded.is_empty();
+            crowded.append(&mut later);
+            is_more
+        };
+        if !work.zipped.is_empty() {
+            work.grace = Some(GracePeriod::begin(self));
+            return Ok(self.job.now());
+        }
+        Ok(if is_more { self.job.now() } else { Time::NEVER })
+    }
+
+    /// *measure* and *add_tier*. `None` if the index stays as it is.
+    fn begin_doubling(&self, partition: usize) -> Result<Option<Doubling>, Error> {
+        let (job, me) = (&self.job, self.me());
+        let load = |offset: u64| job.load(Epoch::ANY, me, offset);
+        let word = self.root(me) + self.layout.partition(partition) + PARTITION_BUCKETS;
+        let buckets = load(word)?;
+        if buckets == 0 || !is_place(buckets) {
+            return Ok(None);
+        }
+        let mut depth = 0;
+        while depth < TIERS_MAX && load(self.directory_word(buckets, depth + 1))? != 0 {
+            depth += 1;
+        }
+        let count = (self.bucket_count as u64) << depth;
+        let step = steps::within(Step::GrowMeasure);
+        let may_grow = depth < TIERS_MAX && count < BUCKET_COUNT_MAX;
+        if !may_grow || !self.is_crowded(buckets, count)? {
+            return Ok(None);
+        }
+        drop(step);
+        let _step = steps::within(Step::GrowAddTier);
+        let tier = match self.take_buckets(count * 8) {
+            Some(kept) => kept,
+            None if job.reservable()? < count * 8 * ROOM => return Ok(None),
+            None => match self.reserve(count * 8) {
+                Ok(offset) => offset,
+                Err(_) => return Ok(None),
+            },
+        };
+        zero(job, tier, count * 8)?;
+        let directory_word = self.directory_word(buckets, depth + 1);
+        job.put(Epoch::ANY, me, directory_word, &tier.to_ne_bytes())?;
+        Ok(Some(Doubling { partition, buckets, depth, tier, next: 0 }))
+    }
+
+    /// Whether there are more than 1.5 nodes for each bucket, in some of the `count` buckets.
+    fn is_crowded(&self, buckets: u64, count: u64) -> Result<bool, Error> {
+        let (samples, mut nodes) = (count.min(SAMPLES), 0);
+        for number in (0..samples).map(|sample| sample * (count / samples)) {
+            let word = self.own_bucket_word(buckets, number)?;
+            let word = BucketWord(self.job.load(Epoch::ANY, self.me(), word)?);
+            nodes += self.chain(word.first())?.len() as u64;
+        }
+        Ok(nodes * 2 > samples * 3)
+    }
+
+    /// *copy*, *split* and *mark* for the next buckets.
+    fn split_some(&self, work: &mut Work, left: &mut usize) -> Result<(), Error> {
+        let Some(doubling) = &mut work.doubling else { return Ok(()) };
+        let (job, me) = (&self.job, self.me());
+        let count = (self.bucket_count as u64) << doubling.depth;
+        let deeper = |first| BucketWord::new(doubling.depth + 1, first).0;
+        while doubling.next < count && *left > 0 {
+            let number = doubling.next;
+            let words =
+                [self.own_bucket_word(doubling.buckets, number)?, doubling.tier + number * 8];
+            let first = loop {
+                let found = job.load(Epoch::ANY, me, words[0])?;
+                let first = BucketWord(found).first();
+                // *copy*: with depth 0, so that no lookup begins there.
+                let step = steps::within(Step::GrowCopy);
+                let copied = match first {
+                    0 => 0,
+                    _ if mutant("grow-mark-early") => deeper(first),
+                    _ if mutant("grow-stale") => job.load(Epoch::ANY, me, first + NODE_NEXT)?,
+                    _ => first,
+                };
+                job.put(Epoch::ANY, me, words[1], &copied.to_ne_bytes())?;
+                drop(step);
+                // *split*.
+                let _step = steps::within(Step::GrowSplit);
+                if job.compare_and_swap(Epoch::ANY, me, words[0], found, deeper(first))? == found {
+                    break first;
+                }
+            };
+            // *mark*. If a member has inserted a node meanwhile, it has written the depth.
+            let step = steps::within(Step::GrowMark);
+            job.compare_and_swap(Epoch::ANY, me, words[1], first, deeper(first))?;
+            drop(step);
+            if first != 0 {
+                work.zipped.push(Zipped {
+                    partition: doubling.partition,
+                    buckets: doubling.buckets,
+                    words,
+                    numbers: [number, number + count],
+                    depth: doubling.depth + 1,
+                });
+            }
+            doubling.next += 1;
+            *left -= 1;
+        }
+        if doubling.next == count {
+            // It may have to grow once more.
+            lock(&self.growth.crowded).insert(doubling.partition);
+            work.doubling = None;
+        }
+        Ok(())
+    }
+
+    /// *unzip*: a round for two buckets. Returns whether they share no node any more.
+    fn unzip(&self, zipped: &Zipped) -> Result<bool, Error> {
+        let _step = steps::within(Step::GrowUnzip);
+        let (job, me) = (&self.job, self.me());
+        let mut chains = [Vec::new(), Vec::new()];
+        let mut words = [BucketWord(0); 2];
+        for side in 0..2 {
+            words[side] = BucketWord(job.load(Epoch::ANY, me, zipped.words[side])?);
+            chains[side] = self.chain(words[side].first())?;
+        }
+        let others: BTreeSet<u64> = chains[1].iter().map(|(at, _)| *at).collect();
+        let Some(shared) = chains[0].iter().map(|(at, _)| *at).find(|at| others.contains(at))
+        else {
+            return Ok(true);
+        };
+        let mask = ((self.bucket_count as u64) << zipped.depth) - 1;
+        for side in 0..2 {
+            let chain = &chains[side];
+            let Some(position) = chain.iter().position(|(at, _)| *at == shared) else { continue };
+            // The first node of this side at or behind the first shared node.
+            let is_own = |(_, hash): &&ChainNode| hash & mask == zipped.numbers[side];
+            let own = chain[position..].iter().find(is_own).map_or(0, |(at, _)| *at);
+            if own == shared {
+                continue;
+            }
+            match position.checked_sub(1).and_then(|before| chain.get(before)) {
+                // Only this side passes the node before, since the last grace period.
+                Some((before, _)) => {
+                    job.put(Epoch::ANY, me, before + NODE_NEXT, &own.to_ne_bytes())?;
+                }
+                // If a member has inserted a node meanwhile, the next round finds that node.
+                None => {
+                    let new = BucketWord::new(zipped.depth, own).0;
+                    job.compare_and_swap(Epoch::ANY, me, zipped.words[side], words[side].0, new)?;
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The nodes of a chain of this member.
+    fn chain(&self, first: u64) -> Result<Vec<ChainNode>, Error> {
+        let load = |offset: u64| self.job.load(Epoch::ANY, self.me(), offset);
+        let (mut nodes, mut at) = (Vec::new(), first);
+        while at != 0 && is_place(at) && nodes.len() < CHAIN_MAX {
+            nodes.push((at, load(at + NODE_WORD)? >> 32));
+            at = load(at + NODE_NEXT)?;
+        }
+        Ok(nodes)
+    }
+
+    /// The offset of a bucket word of this member. In damaged memory, of any bucket word.
+    fn own_bucket_word(&self, buckets: u64, number: u64) -> Result<u64, Error> {
+        let (tier, position) = place_of(self.bucket_count as u64, number);
+        self.own_position(buckets, tier, position)
+    }
+
+    /// The offset of the bucket word at a position of a tier of this member.
+    fn own_position(&self, buckets: u64, tier: usize, position: u64) -> Result<u64, Error> {
+        if tier > 0 {
+            let word = self.directory_word(buckets, tier);
+            let offset = self.job.load(Epoch::ANY, self.me(), word)?;
+            if offset != 0 && is_place(offset) {
+                return Ok(offset + position * 8);
+            }
+        }
+        Ok(buckets + (position & (self.bucket_count as u64 - 1)) * 8)
+    }
+
+    /// The bucket word at a position of a tier of this member.
+    fn load_own_bucket(&self, buckets: u64, tier: usize, position: u64) -> Result<u64, Error> {
+        let offset = self.own_position(buckets, tier, position)?;
+        self.job.load(Epoch::ANY, self.me(), offset)
+    }
+
+    /// The bucket of this member that has the nodes of a hash, with the offset of its word.
+    pub(in crate::store::record) fn own_bucket(
+        &self,
+        buckets: u64,
+        hash: u64,
+    ) -> Result<(u64, Bucket), Error> {
+        let base = self.bucket_count as u64;
+        let load = |tier, position| self.load_own_bucket(buckets, tier, position);
+        let bucket = find_bucket(base, hash, 0, load)?;
+        Ok((self.own_bucket_word(buckets, bucket.number)?, bucket))
+    }
+
+    /// Visits a bucket of this member and all buckets that were split off it, with the offsets of
+    /// their words.
+    pub(in crate::store) fn for_each_own_bucket(
+        &self,
+        buckets: u64,
+        first: usize,
+        mut each: impl FnMut(u64, &Bucket) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let base = self.bucket_count as u64;
+        let load = |tier, position| self.load_own_bucket(buckets, tier, position);
+        for_each_bucket(base, first as u64, load, |bucket| {
+            each(self.own_bucket_word(buckets, bucket.number)?, bucket)
+        })
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::engine::Fault;
+    use crate::engine::sim::{self, Link, Options as SimOptions, Random};
+    use crate::job::Job;
+    use crate::store::error::StoreError;
+    use crate::store::record::state::RecordOp;
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store};
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    /// Whether every index of this member has at least this depth everywhere, and no bucket has a
+    /// node of another bucket.
+    fn is_grown(store: &Store, depth_min: usize) -> bool {
+        let (state, me) = (&store.state, store.me());
+        let Ok(op) = RecordOp::begin(state) else { return false };
+        let mut is_grown = true;
+        for partition in 0..state.placement.partitions {
+            let word = op.partition_word(me, partition, PARTITION_BUCKETS);
+            let buckets = op.load(me, word).expect("a word");
+            for first in 0..if buckets == 0 { 0 } else { state.bucket_count } {
+                let each = |_: u64, bucket: &Bucket| {
+                    let chain = state.chain(bucket.word.first())?;
+                    is_grown &= bucket.depth >= depth_min
+                        && chain.iter().all(|(_, hash)| bucket.has(*hash));
+                    Ok(())
+                };
+                state.for_each_own_bucket(buckets, first, each).expect("visited");
+            }
+        }
+        is_grown
+    }
+
+    /// All members add to all keys, in an order of their own, while the indexes grow from four
+    /// buckets. Each key is found by each member, so each has the sum. Between rounds keys are
+    /// deleted, so that nodes are unlinked meanwhile.
+    #[test]
+    fn every_record_is_found_while_an_index_grows() {
+        const KEYS: u64 = 150;
+        for seed in 0..8 {
+            let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+            let (ended, checked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let mut options = SimOptions::new(3, seed).link(link);
+            options.steps_max = 50_000_000;
+            let report = sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(2).partitions(2).expected_keys(1);
+                let store = Store::open(&job, options).expect("open");
+                let mut random = Random::new(seed * 64 + u64::from(job.me().0));
+                let mut order: Vec<u64> = (0..KEYS).collect();
+                for index in (1..order.len()).rev() {
+                    order.swap(index, random.below(index as u64 + 1) as usize);
+                }
+                for &number in &order {
+                    let key = format!("key {number}").into_bytes();
+                    store.add(&key, 1).expect("added");
+                    let own = format!("own {} {number}", job.me().0).into_bytes();
+                    store.put(&own, b"value").expect("put");
+                    if number % 3 == 0 {
+                        assert!(store.delete(&own).expect("deleted"), "{number}");
+                        assert!(store.get(&own).expect("read").is_none());
+                    }
+                }
+                ended.set(ended.get() + 1);
+                nap(&job, "all members", || ended.get() == 3);
+                for number in 0..KEYS {
+                    let key = format!("key {number}").into_bytes();
+                    let found = store.get(&key).expect("read").expect("there");
+                    assert_eq!(found.bytes(), 3i64.to_le_bytes(), "key {number}");
+                    let own = format!("own {} {number}", job.me().0).into_bytes();
+                    assert_eq!(store.exists(&own).expect("read"), number % 3 != 0);
+                }
+                // 100 or more nodes for each partition, and at most 1.5 for each bucket.
+                nap(&job, "the end of the growth", || is_grown(&store, 4));
+                checked.set(checked.get() + 1);
+                nap(&job, "all checks", || checked.get() == 3);
+                store.close().expect("close");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// A lookup has loaded the bucket words and is stopped there. The index grows meanwhile, and
+    /// the lookup finds all records from what it has loaded: their chains stay whole until its
+    /// operation ends.
+    #[test]
+    fn a_lookup_that_began_before_the_growth_finds_its_record() {
+        const KEYS: u64 = 64;
+        for seed in 0..10 {
+            let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+            let stage = Rc::new(Cell::new(0));
+            let mut options = SimOptions::new(2, seed).link(link);
+            options.steps_max = 50_000_000;
+            let report = sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(1).expected_keys(4);
+                let store = Store::open(&job, options).expect("open");
+                let replica = store.replicas_of(b"any")[0];
+                let keys: Vec<_> = (0..KEYS).map(|number| format!("key {number}")).collect();
+                if job.me() == replica {
+                    store.state.hold_removal(true);
+                    stage.set(1);
+                    nap(&job, "the lookups", || stage.get() == 2);
+                    store.state.hold_removal(false);
+                    nap(&job, "the end of the lookups", || stage.get() == 3);
+                    nap(&job, "the growth", || is_grown(&store, 4));
+                    stage.set(4);
+                } else {
+                    nap(&job, "the replica", || stage.get() == 1);
+                    keys.iter().for_each(|key| drop(store.put(key.as_bytes(), b"value")));
+                    let op = RecordOp::begin(&store.state).expect("begun");
+                    let config = op.config(0).expect("replicas");
+                    let buckets = op.buckets(config, config.primary, 0).expect("an index");
+                    let word =
+                        |number: u64| op.load(replica, buckets + number * 8).expect("a word");
+                    let words: Vec<_> = (0..4).map(|number| BucketWord(word(number))).collect();
+                    assert!(words.iter().all(|word| word.depth() == 0 && word.first() != 0));
+                    stage.set(2);
+                    nap(&job, "the split", || (0..4).all(|at| BucketWord(word(at)).depth() > 0));
+                    job.sleep(Duration::from_millis(200));
+                    for key in &keys {
+                        let key = store.state.key_ref(key.as_bytes()).expect("a key");
+                        let first = words[key.hash as usize % 4].first();
+                        let (found, _) = op.find_from(replica, first, &key).expect("read");
+                        assert!(found.is_some(), "{:?} is missing", key.key);
+                    }
+                    drop(op);
+                    stage.set(3);
+                }
+                nap(&job, "the growth", || stage.get() == 4);
+                for key in &keys {
+                    assert!(store.exists(key.as_bytes()).expect("read"), "{key} is missing");
+                }
+                store.close().expect("close");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// A member is stopped again and again, and a member dies, while all members add to all keys
+    /// and the indexes grow. The survivors find all records: each key has at least the
+    /// acknowledged additions, and at most those that were tried.
+    #[test]
+    fn a_growing_index_outlasts_stops_and_deaths() {
+        const KEYS: usize = 80;
+        const MEMBERS: usize = 5;
+        for seed in 0..40u64 {
+            let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+            // For each key the acknowledged and the tried additions.
+            let sums = Rc::new(RefCell::new(vec![(0i64, 0i64); KEYS]));
+            let ended = Rc::new(RefCell::new(BTreeSet::new()));
+            let mut options = SimOptions::new(MEMBERS, seed).link(link);
+            (options.steps_max, options.time_limit) = (50_000_000, Duration::from_secs(5));
+            let report = sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(2).partitions(2).expected_keys(1);
+                let store = Store::open(&job, options).expect("open");
+                let mut random = Random::new(seed * 64 + u64::from(job.me().0));
+                if job.me() == MemberId(0) {
+                    // The driver: stops members, and kills one.
+                    for round in 0..12 {
+                        let victim = MemberId(1 + random.below(MEMBERS as u64 - 1) as u32);
+                        if job.view().is_living(victim) {
+                            job.inject(Fault::Stop(victim)).expect("a fault");
+                            job.sleep(Duration::from_micros(50 + random.below(3000)));
+                            job.inject(Fault::Resume(victim)).expect("a fault");
+                        }
+                        if round == 5 {
+                            let victim = MemberId(1 + random.below(MEMBERS as u64 - 1) as u32);
+                            job.inject(Fault::Kill(victim)).expect("a fault");
+                        }
+                        job.sleep(Duration::from_micros(random.below(2000)));
+                    }
+                } else {
+                    for _ in 0..2 * KEYS {
+                        let number = random.below(KEYS as u64) as usize;
+                        sums.borrow_mut()[number].1 += 1;
+                        match store.add(format!("key {number}").as_bytes(), 1) {
+                            Ok(_) => sums.borrow_mut()[number].0 += 1,
+                            Err(StoreError::Timeout { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                ended.borrow_mut().insert(job.me());
+                let is_over = || job.view().living().all(|member| ended.borrow().contains(&member));
+                nap(&job, "all members", is_over);
+                let sums = sums.borrow().clone();
+                for (number, &(least, most)) in sums.iter().enumerate() {
+                    let found = store.get(format!("key {number}").as_bytes()).expect("read");
+                    let sum = found.map_or(0, |found| {
+                        i64::from_le_bytes(found.bytes().try_into().expect("a number"))
+                    });
+                    assert!((least..=most).contains(&sum), "key {number}: {least} {sum} {most}");
+                }
+                let closed = store.close();
+                assert!(closed.is_ok() || !job.view().dead.is_empty(), "{closed:?}");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// Members of a test in which the index of a replica grows once all keys are there.
+    struct Grown {
+        job: Job,
+        store: Store,
+        replica: MemberId,
+    }
+
+    /// The keys that are there before the growth.
+    const KEYS: usize = 48;
+
+    fn key(number: usize) -> Vec<u8> {
+        format!("key {number}").into_bytes()
+    }
+
+    /// How many engine steps after the beginning of the growth a fault strikes: dense at first,
+    /// and beyond the end of the growth.
+    fn steps() -> impl Iterator<Item = (u64, Link)> {
+        (0..90u64).map(|number| {
+            let link = if number % 2 == 0 { Link::Memory } else { Link::Network };
+            (1 + number * (1 + number / 3), link)
+        })
+    }
+
+    impl Grown {
+        /// Opens a store with a partition and four buckets, and fills it while the replica does not
+        /// grow. The replica calls `begin` right before the growth.
+        fn open(job: &Job, options: Options, stage: &Cell<u32>, begin: impl Fn(&Job)) -> Grown {
+            let options = options.partitions(1).expected_keys(4);
+            let store = Store::open(job, options).expect("open");
+            let replica = store.replicas_of(b"any")[0];
+            if job.me() == replica {
+                store.state.hold_removal(true);
+                job.sleep(Duration::from_millis(20));
+                store.state.hold_removal(true);
+                stage.set(1);
+                nap(job, "the keys", || stage.get() == 2);
+                begin(job);
+                store.state.hold_removal(false);
+            } else if job.me().0 == (replica.0 + 1) % job.members() as u32 {
+                nap(job, "the replica", || stage.get() == 1);
+                for number in 0..KEYS {
+                    store.add(&key(number), 1).expect("added");
+                }
+                // A report that was made before the index was held is made again.
+                store.state.report_crowded(replica, 0);
+                stage.set(2);
+            } else {
+                nap(job, "the keys", || stage.get() == 2);
+            }
+            Grown { job: job.clone(), store, replica }
+        }
+
+        /// Reads, changes, makes and deletes keys.
+        fn use_all(&self, round: u64) {
+            for number in 0..KEYS {
+                let sum = self.store.add(&key(number), 1);
+                assert_eq!(sum, Ok(round as i64 + 1), "key {number}");
+                let own = format!("own {round} {number}").into_bytes();
+                self.store.put(&own, b"value").expect("put");
+                if number % 2 == 0 {
+                    assert_eq!(self.store.delete(&own), Ok(true), "{number}");
+                }
+            }
+        }
+
+        /// Expects what so many rounds of [`Grown::use_all`] have left.
+        fn check(&self, rounds: u64) {
+            for number in 0..KEYS {
+                assert_eq!(self.store.add(&key(number), 0), Ok(rounds as i64 + 1), "key {number}");
+                for round in 1..=rounds {
+                    let own = format!("own {round} {number}").into_bytes();
+                    assert_eq!(self.store.exists(&own), Ok(number % 2 != 0), "{round} {number}");
+                }
+            }
+        }
+
+        fn end(self) {
+            let closed = self.store.close();
+            assert!(closed.is_ok() || !self.job.view().dead.is_empty(), "{closed:?}");
+            let _ = self.job.leave();
+        }
+    }
+
+    fn sim_options(members: usize, seed: u64, link: Link) -> SimOptions {
+        let mut options = SimOptions::new(members, seed).link(link);
+        (options.steps_max, options.time_limit) = (50_000_000, Duration::from_secs(20));
+        options
+    }
+
+    /// The replica is stopped at each step of the growth of its index. Other members use the index
+    /// as it stands there, over a mapped link without the replica. Then the replica goes on.
+    #[test]
+    fn a_replica_that_stops_while_its_index_grows_leaves_an_index_that_works() {
+        const LATE: usize = 24;
+        let late = |number: usize| format!("late {number}").into_bytes();
+        for (step, link) in steps() {
+            let (stage, count) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let report = sim::run(&sim_options(3, step, link), move |job: Job| {
+                let stop = |job: &Job| job.inject(Fault::StopAtStep(step)).expect("a fault");
+                let grown = Grown::open(&job, Options::new().replicas(1), &stage, stop);
+                let [user, driver] =
+                    [1, 2].map(|distance| MemberId((grown.replica.0 + distance) % 3));
+                if job.me() == user {
+                    if link == Link::Memory {
+                        // Without the replica, unless it would have to make blocks.
+                        job.sleep(Duration::from_millis(5));
+                        for number in 0..KEYS {
+                            assert_eq!(grown.store.exists(&key(number)), Ok(true), "{number}");
+                        }
+                        let put = |number| match grown.store.put(&late(number), b"value") {
+                            Err(StoreError::Timeout { .. }) => false,
+                            result => result.is_ok(),
+                        };
+                        count.set((0..LATE).take_while(|&number| put(number)).count());
+                    }
+                    stage.set(3);
+                    (1..=2).for_each(|round| grown.use_all(round));
+                    stage.set(4);
+                } else if job.me() == driver {
+                    job.sleep(Duration::from_millis(5));
+                    nap(&job, "the late keys", || stage.get() >= 3);
+                    while stage.get() < 4 {
+                        job.inject(Fault::Resume(grown.replica)).expect("a fault");
+                        job.sleep(Duration::from_millis(1));
+                    }
+                    stage.set(5);
+                }
+                if job.me() == grown.replica {
+                    nap(&job, "the growth", || stage.get() >= 5 && is_grown(&grown.store, 4));
+                    stage.set(6);
+                }
+                nap(&job, "the growth", || {
+                    let _ = job.inject(Fault::Resume(grown.replica));
+                    stage.get() == 6
+                });
+                grown.check(2);
+                for number in 0..count.get() {
+                    assert_eq!(grown.store.exists(&late(number)), Ok(true), "late {number}");
+                }
+                grown.end();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// A member is stopped at each step of its own operations while the indexes of the other
+    /// members grow. When it goes on, all records are found, by it and by others.
+    #[test]
+    fn a_member_that_stops_in_an_operation_beside_growth_misses_no_record() {
+        for (step, link) in steps() {
+            let stage = Rc::new(Cell::new(0));
+            let report = sim::run(&sim_options(3, step, link), move |job: Job| {
+                let grown = Grown::open(&job, Options::new().replicas(1), &stage, |_| {});
+                let [user, driver] =
+                    [1, 2].map(|distance| MemberId((grown.replica.0 + distance) % 3));
+                if job.me() == user {
+                    job.inject(Fault::StopAtStep(step)).expect("a fault");
+                    grown.use_all(1);
+                    stage.set(3);
+                } else if job.me() == driver {
+                    job.sleep(Duration::from_millis(20));
+                    for number in 0..KEYS {
+                        let more = format!("more {number}").into_bytes();
+                        grown.store.put(&more, b"value").expect("put");
+                    }
+                    while stage.get() < 3 {
+                        job.inject(Fault::Resume(user)).expect("a fault");
+                        job.sleep(Duration::from_millis(1));
+                    }
+                }
+                nap(&job, "the end", || {
+                    let _ = job.inject(Fault::Resume(user));
+                    stage.get() >= 3
+                });
+                grown.check(1);
+                for number in 0..KEYS {
+                    let more = format!("more {number}").into_bytes();
+                    nap(&job, "the last key", || grown.store.exists(&more) == Ok(true));
+                }
+                grown.end();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// The only replica dies at each step of the growth of its index, and its memory is salvaged;
+    /// over a network the first of two replicas dies. Either way all records are found.
+    #[test]
+    fn a_death_while_an_index_grows_loses_no_record() {
+        for (step, link) in steps() {
+            let stage = Rc::new(Cell::new(0));
+            let mut options = sim_options(4, step, link);
+            options.keeps_dead_segments = link == Link::Memory;
+            let report = sim::run(&options, move |job: Job| {
+                let die = |job: &Job| job.inject(Fault::DieAtStep(step)).expect("a fault");
+                let options = match link {
+                    Link::Memory => Options::new().replicas(1).salvage(true),
+                    Link::Network => Options::new().replicas(2),
+                };
+                let grown = Grown::open(&job, options, &stage, die);
+                if job.me() == grown.replica {
+                    nap(&job, "the end", || stage.get() == 6);
+                } else if job.me().0 == (grown.replica.0 + 1) % 4 {
+                    for round in 1..=3 {
+                        grown.use_all(round);
+                        job.sleep(Duration::from_millis(20));
+                    }
+                    stage.set(6);
+                }
+                nap(&job, "the end", || stage.get() == 6);
+                grown.check(3);
+                grown.end();
+            });
+            report.expect_ok();
+        }
+    }
+
+    /// A member leaves while its index grows, and while other members write. The replicas that
+    /// take over have all records.
+    #[test]
+    fn a_member_that_leaves_while_its_index_grows_hands_over_all_records() {
+        for seed in 0..20u64 {
+            let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+            let stage = Rc::new(Cell::new(0));
+            let report = sim::run(&sim_options(4, seed, link), move |job: Job| {
+                let replicas = 1 + seed as usize / 2 % 2;
+                let options = Options::new().replicas(replicas);
+                let grown = Grown::open(&job, options, &stage, |_| {});
+                if job.me() == grown.replica {
+                    job.sleep(Duration::from_micros(seed * 40));
+                    let deadline = job.now().after(Duration::from_secs(60));
+                    grown.store.leave(deadline).expect("left");
+                    return;
+                }
+                if job.me().0 == (grown.replica.0 + 1) % 4 {
+                    grown.use_all(1);
+                    nap(&job, "the leaver", || !job.view().is_living(grown.replica));
+                    grown.use_all(2);
+                    stage.set(6);
+                }
+                nap(&job, "the end", || stage.get() == 6);
+                grown.check(2);
+                grown.end();
+            });
+            report.expect_ok();
+        }
+    }
+}
