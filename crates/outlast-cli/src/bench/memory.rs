@@ -38,8 +38,11 @@ pub(super) struct MemoryBench {
     replicas: u8,
     /// How many keys the store is filled with
     #[arg(long, value_name = "N", default_value_t = 20_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1000..=16_000_000))]
     keys: u32,
+    /// How many keys the store is told to expect [default: the number of keys]
+    #[arg(long, value_name = "N")]
+    expected_keys: Option<u32>,
     /// The size of the values
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes, default_value = "64")]
     size: u64,
@@ -55,6 +58,8 @@ pub(super) struct MemoryBench {
 pub(crate) struct MemoryBenchMember {
     #[arg(long)]
     keys: usize,
+    #[arg(long)]
+    expected_keys: usize,
     #[arg(long)]
     size: usize,
     #[arg(long)]
@@ -88,8 +93,12 @@ impl MemoryBench {
             bytes: Some(bytes / u64::from(self.keys)),
             ..Row::default()
         };
-        let mut rows = vec![row("Outlast", "shm", members, replicas, self.of_outlast(members)?)];
-        let mut remarks = Vec::new();
+        let (bytes, tables) = self.of_outlast(members)?;
+        let mut rows = vec![row("Outlast", "shm", members, replicas, bytes)];
+        let per_replica = tables as f64 / f64::from(self.keys) / replicas as f64;
+        let mut remarks =
+            vec![format!("Index and roots of Outlast: {per_replica:.1} bytes for each replica")];
+        say(json, &remarks[0]);
         let mut peers =
             start_peers(&self.peers, |_| replicas, &Place::Here, &self.args, &mut remarks);
         if !peers.is_empty() {
@@ -117,33 +126,38 @@ impl MemoryBench {
         Ok(true)
     }
 
-    /// The bytes of values and records of all members.
-    fn of_outlast(&self, members: usize) -> anyhow::Result<u64> {
+    /// The bytes of values and records of all members, and of their indexes and roots.
+    fn of_outlast(&self, members: usize) -> anyhow::Result<(u64, u64)> {
+        let expected = self.expected_keys.unwrap_or(self.keys).to_string();
         let mut running = Launch::new(members)
             .program(std::env::current_exe()?)
             .args(["memory-bench-member", "--keys", &self.keys.to_string()])
+            .args(["--expected-keys", &expected])
             .args(["--size", &self.size.to_string(), "--replicas", &self.replicas.to_string()])
             .die_with_launcher(true)
             .output(Output::Capture)
             .start()?;
         let outcome = running.wait(LIMIT);
         expect_ok(&outcome)?;
-        let mut sum = 0;
+        let mut sums = (0, 0);
         for member in 0..members as u32 {
             let output = running.output(MemberId(member));
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let bytes = text.lines().find_map(|line| line.strip_prefix("bytes "));
-            let bytes = bytes.with_context(|| format!("member {member} told no memory"))?;
-            sum += bytes.parse::<u64>().context("the bytes of a member")?;
+            let told = |what: &str| -> anyhow::Result<u64> {
+                let bytes = text.lines().find_map(|line| line.strip_prefix(what));
+                let bytes = bytes.with_context(|| format!("member {member} told no memory"))?;
+                bytes.parse().context("the bytes of a member")
+            };
+            sums = (sums.0 + told("bytes ")?, sums.1 + told("tables ")?);
         }
-        Ok(sum)
+        Ok(sums)
     }
 }
 
 impl MemoryBenchMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(LIMIT).join()?;
-        let options = Options::new().replicas(self.replicas).expected_keys(self.keys);
+        let options = Options::new().replicas(self.replicas).expected_keys(self.expected_keys);
         let store = Store::open(&job, options)?;
         let wait_for = |count: i64| -> anyhow::Result<()> {
             let deadline = Instant::now() + LIMIT;
@@ -169,6 +183,9 @@ impl MemoryBenchMember {
         }
         wait_for(job.members() as i64 + 1)?;
         say_line(&format!("bytes {}", in_use()?.saturating_sub(before)))?;
+        // All that the segment has beside blocks.
+        let tables = job.segment_len(job.me())?.saturating_sub(store.memory_use()?.total());
+        say_line(&format!("tables {tables}"))?;
         store.close()?;
         job.leave()?;
         Ok(true)

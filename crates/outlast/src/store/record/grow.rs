@@ -604,7 +604,7 @@ mod tests {
                 job.sleep(Duration::from_millis(20));
                 store.state.hold_removal(true);
                 stage.set(1);
-                nap(job, "the keys", || stage.get() == 2);
+                nap(job, "the keys", || stage.get() >= 2);
                 begin(job);
                 store.state.hold_removal(false);
             } else if job.me().0 == (replica.0 + 1) % job.members() as u32 {
@@ -612,11 +612,15 @@ mod tests {
                 for number in 0..KEYS {
                     store.add(&key(number), 1).expect("added");
                 }
+                // Blocks for later insertions, if the replica is stopped then.
+                for _ in 0..300 {
+                    store.put(b"spare", b"value").expect("put");
+                }
                 // A report that was made before the index was held is made again.
                 store.state.report_crowded(replica, 0);
                 stage.set(2);
             } else {
-                nap(job, "the keys", || stage.get() == 2);
+                nap(job, "the keys", || stage.get() >= 2);
             }
             Grown { job: job.clone(), store, replica }
         }
@@ -664,8 +668,10 @@ mod tests {
     fn a_replica_that_stops_while_its_index_grows_leaves_an_index_that_works() {
         const LATE: usize = 24;
         let late = |number: usize| format!("late {number}").into_bytes();
+        let all_inserted = Rc::new(Cell::new(0));
         for (step, link) in steps() {
             let (stage, count) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let inserted = all_inserted.clone();
             let report = sim::run(&sim_options(3, step, link), move |job: Job| {
                 let stop = |job: &Job| job.inject(Fault::StopAtStep(step)).expect("a fault");
                 let grown = Grown::open(&job, Options::new().replicas(1), &stage, stop);
@@ -683,6 +689,7 @@ mod tests {
                             result => result.is_ok(),
                         };
                         count.set((0..LATE).take_while(|&number| put(number)).count());
+                        inserted.set(inserted.get() + count.get());
                     }
                     stage.set(3);
                     (1..=2).for_each(|round| grown.use_all(round));
@@ -712,6 +719,7 @@ mod tests {
             });
             report.expect_ok();
         }
+        assert!(all_inserted.get() > 45 * 4, "{} late insertions", all_inserted.get());
     }
 
     /// A member is stopped at each step of its own operations while the indexes of the other
