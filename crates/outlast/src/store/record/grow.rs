@@ -22,14 +22,19 @@ use crate::store::segment::layout::{NODE_NEXT, NODE_WORD, PARTITION_BUCKETS};
 use crate::store::segment::place::is_place;
 use crate::store::steps::{self, Step};
 use crate::sync::lock;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// The number of buckets that are split in a piece of background work.
 const PIECE: usize = 1024;
 
 /// The number of buckets in which nodes are counted before an index grows.
 const SAMPLES: u64 = 32;
+
+/// The pause before an index that stays as it is is measured again: a replica without room would
+/// count nodes for each insertion of other members.
+const MEASURE_PAUSE: Duration = Duration::from_millis(5);
 
 /// How many times the memory of a new tier must be free before an index grows: an index does not
 /// take the last room from values.
@@ -50,6 +55,9 @@ struct Work {
     zipped: Vec<Zipped>,
     /// The grace period since a chain was changed last.
     grace: Option<GracePeriod>,
+    /// The partitions whose index was measured and stayed as it is, and when each may be measured
+    /// again.
+    resting: BTreeMap<usize, Time>,
 }
 
 /// An index whose buckets are being split.
@@ -138,6 +146,8 @@ impl RecordState {
             }
         }
         let (mut left, mut later) = (PIECE, BTreeSet::new());
+        let (now, mut due) = (self.job.now(), Time::NEVER);
+        work.resting.retain(|_, until| now < *until);
         while left > 0 {
             if work.doubling.is_none() {
                 let Some(partition) = lock(&growth.crowded).pop_first() else { break };
@@ -145,7 +155,15 @@ impl RecordState {
                     later.insert(partition);
                     continue;
                 }
+                if let Some(&until) = work.resting.get(&partition) {
+                    later.insert(partition);
+                    due = due.min(until);
+                    continue;
+                }
                 work.doubling = self.begin_doubling(partition)?;
+                if work.doubling.is_none() {
+                    work.resting.insert(partition, now.after(MEASURE_PAUSE));
+                }
             }
             self.split_some(work, &mut left)?;
         }
@@ -159,7 +177,7 @@ impl RecordState {
             work.grace = Some(GracePeriod::begin(self));
             return Ok(self.job.now());
         }
-        Ok(if is_more { self.job.now() } else { Time::NEVER })
+        Ok(if is_more { self.job.now() } else { due })
     }
 
     /// *measure* and *add_tier*. `None` if the index stays as it is.
@@ -337,7 +355,7 @@ impl RecordState {
     }
 
     /// The bucket of this member that has the nodes of a hash, with the offset of its word.
-    pub(in crate::store::record) fn own_bucket(
+    pub(in crate::store) fn own_bucket(
         &self,
         buckets: u64,
         hash: u64,
@@ -372,11 +390,11 @@ mod tests {
     use crate::job::Job;
     use crate::store::error::StoreError;
     use crate::store::record::state::RecordOp;
+    use crate::store::segment::bucket::{position_of, walk_len};
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
-    use std::time::Duration;
 
     /// Whether every index of this member has at least this depth everywhere, and no bucket has a
     /// node of another bucket.
@@ -398,6 +416,72 @@ mod tests {
             }
         }
         is_grown
+    }
+
+    /// Walks over the index of partition 0 at its primary, and begins at other positions, too.
+    /// Each bucket gives the keys of its positions from the first wanted position on, and no other
+    /// key. Returns the greatest number of records of a bucket.
+    fn walk(store: &Store, keys: &[Vec<u8>]) -> usize {
+        let (base, mut most) = (store.state.bucket_count as u64, 0);
+        let op = RecordOp::begin(&store.state).expect("begun");
+        let config = op.config(0).expect("replicas");
+        let position_of_key =
+            |key: &[u8]| position_of(base, store.state.key_ref(key).expect("a key").hash);
+        let (mut position, mut found) = (0, 0);
+        while position < walk_len(base) {
+            let (nodes, end) = op.nodes(config, config.primary, 0, position).expect("read");
+            most = most.max(nodes.len());
+            found += nodes.len();
+            position = end;
+        }
+        assert_eq!((position, found), (walk_len(base), keys.len()));
+        for position in (0..walk_len(base)).step_by(1 << (TIERS_MAX - 3)) {
+            let (nodes, end) = op.nodes(config, config.primary, 0, position).expect("read");
+            let nodes: BTreeSet<_> = nodes.into_iter().map(|node| node.key).collect();
+            let is_wanted = |key: &&Vec<u8>| (position..end).contains(&position_of_key(key));
+            let wanted: BTreeSet<_> = keys.iter().filter(is_wanted).cloned().collect();
+            assert_eq!(nodes, wanted, "from position {position} to {end}");
+        }
+        most
+    }
+
+    /// An index that stays as it is is measured once for all reports of a while, and then again, so
+    /// that no report is lost.
+    #[test]
+    fn an_index_that_stays_as_it_is_is_measured_seldom() {
+        let report = sim::run(&SimOptions::new(1, 1), |job: Job| {
+            let options = Options::new().replicas(1).partitions(1).expected_keys(4);
+            let store = Store::open(&job, options).expect("open");
+            let state = &store.state;
+            job.sleep(Duration::from_millis(20));
+            state.hold_removal(true);
+            job.sleep(Duration::from_millis(20));
+            let is_reported = || !lock(&state.growth.crowded).is_empty();
+            state.record_crowded(0);
+            assert_eq!(state.grow_piece(), Time::NEVER);
+            assert!(!is_reported(), "measured");
+            let until = lock(&state.growth.work).resting[&0];
+            for number in 0..KEYS {
+                store.put(&key(number), b"value").expect("put");
+            }
+            state.record_crowded(0);
+            while job.now() < until {
+                assert_eq!(state.grow_piece(), until);
+                assert!(is_reported() && !is_grown(&store, 1), "not measured");
+                job.sleep(MEASURE_PAUSE / 4);
+            }
+            state.grow_piece();
+            assert!(is_reported() || lock(&state.growth.work).grace.is_some(), "it grows");
+            state.hold_removal(false);
+            nap(&job, "the growth", || is_grown(&store, 3));
+            // Few records in a piece of a walk, although it began with four buckets.
+            let keys: Vec<_> = (0..KEYS).map(key).collect();
+            let most = walk(&store, &keys);
+            assert!(most <= 8, "{most} records in a bucket");
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        report.expect_ok();
     }
 
     /// All members add to all keys, in an order of their own, while the indexes grow from four
@@ -684,6 +768,7 @@ mod tests {
                         for number in 0..KEYS {
                             assert_eq!(grown.store.exists(&key(number)), Ok(true), "{number}");
                         }
+                        walk(&grown.store, &(0..KEYS).map(key).collect::<Vec<_>>());
                         let put = |number| match grown.store.put(&late(number), b"value") {
                             Err(StoreError::Timeout { .. }) => false,
                             result => result.is_ok(),

@@ -23,7 +23,7 @@ use crate::store::placement::replica::ReplicaIndex;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
 use crate::store::segment::bucket::{
-    Bucket, BucketWord, TIERS_MAX, find_bucket, for_each_bucket, place_of,
+    Bucket, BucketWord, TIERS_MAX, find_bucket, for_each_bucket, hash_at, place_of, position_of,
 };
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
@@ -87,28 +87,29 @@ impl<'a> RecordOp<'a> {
         Ok(BucketGuess { depth, at: tier + position * 8 })
     }
 
-    /// The key's bucket at a replica, with the offset of its word. `loaded` is the word of a guess,
-    /// if it was loaded already.
+    /// The bucket of a hash at a replica, with the offset of its word. `loaded` is the word of a
+    /// guess, if it was loaded already.
     fn find_bucket(
         &self,
         config: &Configuration,
         replica: ReplicaIndex,
-        key: &KeyRef<'_>,
+        partition: usize,
+        hash: u64,
         loaded: Option<(BucketGuess, u64)>,
     ) -> OpResult<(u64, Bucket)> {
         let hint = loaded.as_ref().map_or(config.depth(replica), |(guess, _)| guess.depth);
         let (mut loaded, mut at) = (loaded, 0);
         let load = |tier: usize, position: u64| {
-            at = self.tier(config, replica, key.partition, tier)? + position * 8;
+            at = self.tier(config, replica, partition, tier)? + position * 8;
             match loaded.take() {
                 Some((_, word)) => Ok(word),
                 None => self.load(config.member(replica), at),
             }
         };
-        let bucket = find_bucket(self.store.bucket_count as u64, key.hash, hint, load)?;
+        let bucket = find_bucket(self.store.bucket_count as u64, hash, hint, load)?;
         if bucket.depth > config.depth(replica) {
             // Damage in a bucket word leads no lookup of another bucket astray: the tier exists.
-            self.tier(config, replica, key.partition, bucket.depth)?;
+            self.tier(config, replica, partition, bucket.depth)?;
             config.raise_depth(replica, bucket.depth);
         }
         Ok((at, bucket))
@@ -123,7 +124,8 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         loaded: (BucketGuess, u64),
     ) -> OpResult<Option<(u64, Head)>> {
-        let (_, bucket) = self.find_bucket(config, replica, key, Some(loaded))?;
+        let (_, bucket) =
+            self.find_bucket(config, replica, key.partition, key.hash, Some(loaded))?;
         Ok(self.find_from(config.member(replica), bucket.word.first(), key)?.0)
     }
 
@@ -151,7 +153,7 @@ impl<'a> RecordOp<'a> {
         replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<Option<(u64, Head)>> {
-        let (_, bucket) = self.find_bucket(config, replica, key, None)?;
+        let (_, bucket) = self.find_bucket(config, replica, key.partition, key.hash, None)?;
         Ok(self.find_from(config.member(replica), bucket.word.first(), key)?.0)
     }
 
@@ -247,7 +249,7 @@ impl<'a> RecordOp<'a> {
     ) -> OpResult<(u64, bool)> {
         let (member, head) = (config.member(replica), config.empty_head());
         loop {
-            let (at, bucket) = self.find_bucket(config, replica, key, None)?;
+            let (at, bucket) = self.find_bucket(config, replica, key.partition, key.hash, None)?;
             let first = bucket.word.first();
             let (found, others) = self.find_from(member, first, key)?;
             if let Some((word, _)) = found {
@@ -291,19 +293,24 @@ impl<'a> RecordOp<'a> {
         }
     }
 
-    /// The nodes of a bucket at a replica, and of all buckets that were split off it.
+    /// The nodes of the bucket at a position of a walk over the index of a replica, from this
+    /// position on, and the position of the next bucket.
     pub(in crate::store) fn nodes(
         &self,
         config: &Configuration,
         replica: ReplicaIndex,
         partition: usize,
-        bucket: usize,
-    ) -> OpResult<Vec<Node>> {
-        let buckets = self.buckets(config, replica, partition)?;
-        self.nodes_at(config.member(replica), buckets, bucket)
+        position: u64,
+    ) -> OpResult<(Vec<Node>, u64)> {
+        let (base, mut nodes) = (self.store.bucket_count as u64, Vec::new());
+        let hash = hash_at(base, position);
+        let (_, bucket) = self.find_bucket(config, replica, partition, hash, None)?;
+        self.nodes_of(config.member(replica), &bucket, position, &mut nodes)?;
+        Ok((nodes, bucket.end()))
     }
 
-    /// Like [`RecordOp::nodes`], in the index whose buckets are at the offset `buckets`.
+    /// The nodes of a bucket and of all buckets that were split off it, in the index whose buckets
+    /// are at the offset `buckets`.
     pub(in crate::store) fn nodes_at(
         &self,
         member: MemberId,
@@ -319,13 +326,22 @@ impl<'a> RecordOp<'a> {
             self.load(member, tiers[tier] + position * 8)
         };
         for_each_bucket(self.store.bucket_count as u64, bucket as u64, load, |bucket| {
-            self.nodes_of(member, bucket, &mut nodes)
+            self.nodes_of(member, bucket, 0, &mut nodes)
         })?;
         Ok(nodes)
     }
 
-    /// Adds the nodes that belong to a bucket. The chain may have nodes of other buckets, too.
-    fn nodes_of(&self, member: MemberId, bucket: &Bucket, nodes: &mut Vec<Node>) -> OpResult<()> {
+    /// Adds the nodes that belong to a bucket, from a position on. The chain may have nodes of
+    /// other buckets, too.
+    fn nodes_of(
+        &self,
+        member: MemberId,
+        bucket: &Bucket,
+        position: u64,
+        nodes: &mut Vec<Node>,
+    ) -> OpResult<()> {
+        let base = self.store.bucket_count as u64;
+        let is_wanted = |hash| bucket.has(hash) && position_of(base, hash) >= position;
         let mut at = bucket.word.first();
         // An earlier node of the chain, at a position that is a power of two. Each node is compared
         // with it, so that a loop is detected before it has filled the memory.
@@ -342,11 +358,14 @@ impl<'a> RecordOp<'a> {
                 before = at;
             }
             let word = self.load(member, at + NODE_WORD)?;
-            let mut key = vec![0; ((word >> 16 & 0xffff) as usize).min(crate::store::KEY_LEN_MAX)];
-            self.get(member, at + NODE_KEY, &mut key)?;
-            let head = Head(self.load(member, at + NODE_HEAD)?);
-            if head != Head::REMOVED && bucket.has(word >> 32) {
-                nodes.push(Node { key, head });
+            if is_wanted(word >> 32) {
+                let len = ((word >> 16 & 0xffff) as usize).min(crate::store::KEY_LEN_MAX);
+                let mut key = vec![0; len];
+                self.get(member, at + NODE_KEY, &mut key)?;
+                let head = Head(self.load(member, at + NODE_HEAD)?);
+                if head != Head::REMOVED {
+                    nodes.push(Node { key, head });
+                }
             }
             at = self.load(member, at + NODE_NEXT)?;
         }

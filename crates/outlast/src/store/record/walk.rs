@@ -5,6 +5,7 @@ use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::OpResult;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
+use crate::store::segment::bucket::walk_len;
 use crate::store::segment::layout::Block;
 
 impl RecordOp<'_> {
@@ -19,9 +20,12 @@ impl RecordOp<'_> {
         mut each: impl FnMut(&KeyRef<'_>, u64, &Block) -> OpResult<()>,
     ) -> OpResult<()> {
         let primary = config.primary_member();
-        for bucket in 0..self.store.bucket_count {
+        let mut position = 0;
+        while position < walk_len(self.store.bucket_count as u64) {
             deadline::restart();
-            for node in self.nodes(config, config.primary, partition, bucket)? {
+            let (nodes, end) = self.nodes(config, config.primary, partition, position)?;
+            position = end;
+            for node in nodes {
                 if !is_wanted(&node.key) {
                     continue;
                 }

@@ -13,6 +13,7 @@ use crate::store::operation::grace_period::GracePeriod;
 use crate::store::record::index::CHAIN_MAX;
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::state::RecoveryState;
+use crate::store::segment::bucket::{hash_at, walk_len};
 use crate::store::segment::head::Head;
 use crate::store::segment::layout::{
     BLOCK_HOLDER, HOLDER_MASK, NODE_HEAD, NODE_NEXT, PARTITION_BUCKETS, class_size,
@@ -22,7 +23,7 @@ use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The number of blocks or buckets that a piece of work visits at most.
+/// The number of blocks, or of buckets and nodes, after which a piece of work ends.
 const PIECE: usize = 4096;
 
 /// The pause before the next attempt, if a piece of work could not be done.
@@ -43,8 +44,8 @@ struct Round {
     slabs: Vec<(u64, usize, u64)>,
     /// The blocks that dead members held, with their size class.
     candidates: BTreeMap<u64, usize>,
-    /// The number of buckets that *mark* has visited, over all partitions.
-    position: usize,
+    /// How far the walk of *mark* is, over the indexes of all partitions.
+    position: u64,
     /// The grace period of *wait*.
     grace: Option<GracePeriod>,
 }
@@ -230,32 +231,33 @@ impl RecoveryState {
             return Ok(None);
         }
         // *mark*.
-        let positions = store.placement.partitions * store.bucket_count;
-        let end = (round.position + PIECE).min(positions);
-        for position in round.position..end {
-            let (partition, bucket) =
-                (position / store.bucket_count, position % store.bucket_count);
-            let buckets = load(op.partition_word(me, partition, PARTITION_BUCKETS))?;
+        let base = store.bucket_count as u64;
+        let (walk_len, mut visited) = (walk_len(base), 0);
+        let positions = store.placement.partitions as u64 * walk_len;
+        while round.position < positions && visited < PIECE {
+            let (partition, from) = (round.position / walk_len, round.position % walk_len);
+            let buckets = load(op.partition_word(me, partition as usize, PARTITION_BUCKETS))?;
+            visited += 1;
             if buckets == 0 || !is_place(buckets) {
+                round.position = (partition + 1) * walk_len;
                 continue;
             }
-            store.for_each_own_bucket(buckets, bucket, |_, bucket| {
-                let mut at = bucket.word.first();
-                for _ in 0..CHAIN_MAX {
-                    if at == 0 || !is_place(at) {
-                        break;
-                    }
-                    round.candidates.remove(&at);
-                    if let Some(offset) = Head(load(at + NODE_HEAD)?).offset() {
-                        round.candidates.remove(&offset);
-                    }
-                    at = load(at + NODE_NEXT)?;
+            let (_, bucket) = store.own_bucket(buckets, hash_at(base, from))?;
+            let mut at = bucket.word.first();
+            for _ in 0..CHAIN_MAX {
+                if at == 0 || !is_place(at) {
+                    break;
                 }
-                Ok(())
-            })?;
+                visited += 1;
+                round.candidates.remove(&at);
+                if let Some(offset) = Head(load(at + NODE_HEAD)?).offset() {
+                    round.candidates.remove(&offset);
+                }
+                at = load(at + NODE_NEXT)?;
+            }
+            round.position = partition * walk_len + bucket.end();
         }
-        round.position = end;
-        if end < positions {
+        if round.position < positions {
             return Ok(Some(job.now()));
         }
         // *wait*.

@@ -16,6 +16,7 @@ use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
 use crate::store::record::state::RecordOp;
 use crate::store::recovery::salvage::{Fate, Salvaged};
 use crate::store::recovery::state::RecoveryState;
+use crate::store::segment::bucket::walk_len;
 use crate::store::segment::head::{Phase, State};
 use crate::store::segment::layout::{Kind, PARTICIPANTS, PARTITION_STATE};
 use crate::store::steps;
@@ -95,8 +96,8 @@ impl Default for Repair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Work {
     partition: usize,
-    /// The number of buckets that were visited, over all ready replicas.
-    position: usize,
+    /// How far the walk is, over the indexes of all ready replicas.
+    position: u64,
     config_number: u64,
     /// The replicas that had an index when the round began. A replica that gets its index
     /// later lacks the records that were copied before, and has to wait for the next round.
@@ -453,13 +454,15 @@ impl RecoveryState {
         }
         // *copy*: all buckets of all ready replicas. A record that only another replica has must be
         // reconciled, too.
-        let positions = ready.len() * store.bucket_count;
-        let mut end = (work.position + PIECE).min(positions);
-        let mut records = 0;
-        for position in work.position..end {
-            let (replica, bucket) =
-                (ready[position / store.bucket_count], position % store.bucket_count);
-            for node in op.nodes(config, replica, work.partition, bucket)? {
+        let walk_len = walk_len(store.bucket_count as u64);
+        let positions = ready.len() as u64 * walk_len;
+        let (mut position, mut buckets, mut records) = (work.position, 0, 0);
+        while position < positions && buckets < PIECE && records < PIECE_RECORDS {
+            let (turn, from) = (position / walk_len, position % walk_len);
+            let replica = ready[turn as usize];
+            let (nodes, end) = op.nodes(config, replica, work.partition, from)?;
+            (position, buckets) = (turn * walk_len + end, buckets + 1);
+            for node in nodes {
                 let key = store.any_key_ref(&node.key);
                 let word = op.find_or_insert(config, config.primary, &key)?;
                 let head = op.reconciled(config, &key, word)?;
@@ -500,13 +503,9 @@ impl RecoveryState {
                 }
                 records += 1;
             }
-            if records >= PIECE_RECORDS {
-                end = position + 1;
-                break;
-            }
         }
-        if end < positions {
-            return Ok(Progress::More(Work { position: end, ..work }));
+        if position < positions {
+            return Ok(Progress::More(Work { position, ..work }));
         }
         if !op.is_current() {
             return Err(OpError::Again);

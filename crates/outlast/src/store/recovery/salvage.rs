@@ -27,7 +27,7 @@ use crate::store::record::state::RecordOp;
 use crate::store::record::version_floor::INCARNATION_SHIFT;
 use crate::store::record::write::VersionAttributes;
 use crate::store::recovery::state::RecoveryState;
-use crate::store::segment::bucket::{Bucket, for_each_bucket};
+use crate::store::segment::bucket::{Bucket, find_bucket, hash_at, walk_len};
 use crate::store::segment::head::{CONFIG_NUMBER_MAX, Head, Phase, State};
 use crate::store::segment::layout::{
     BLOCK_HEADER_LEN, Block, Kind, NODE_HEAD, NODE_KEY, PARTITION_BUCKETS, PARTITION_FLOOR,
@@ -84,8 +84,8 @@ struct Release {
 
 /// How a piece of salvage ended.
 pub(in crate::store) enum Salvaged {
-    /// The buckets before this number are salvaged.
-    Until(usize),
+    /// The buckets before this position are salvaged.
+    Until(u64),
     /// The partition lives again.
     All,
     /// Another member is the first replica.
@@ -96,8 +96,8 @@ pub(in crate::store) enum Salvaged {
 
 /// How a piece of copying ended.
 enum Copied {
-    /// The buckets before this number are copied.
-    Until(usize),
+    /// The buckets before this position are copied.
+    Until(u64),
     /// Everything is copied.
     All,
     /// The content of L cannot be read, for this reason.
@@ -309,9 +309,9 @@ impl DeadSegment<'_> {
         }
     }
 
-    /// The records of a bucket and of all buckets that were split off it; `None` if the index is
-    /// damaged.
-    fn records(&self, bucket: usize) -> OpResult<Option<Vec<Found>>> {
+    /// The records of the bucket at a position of a walk over the index, and the position of the
+    /// next bucket; `None` if the index is damaged.
+    fn records(&self, position: u64) -> OpResult<Option<(Vec<Found>, u64)>> {
         let base = self.store.bucket_count as u64;
         let Some(buckets) =
             self.partition_word(PARTITION_BUCKETS)?.filter(|&at| at != 0 && is_place(at))
@@ -326,29 +326,22 @@ impl DeadSegment<'_> {
             let offset = offset.filter(|&at| at != 0 && is_place(at)).ok_or(Unread::Damaged)?;
             self.word(offset + position * 8)?.ok_or(Unread::Damaged)
         };
-        let mut found = Vec::new();
-        let visited = for_each_bucket(base, bucket as u64, load, |part| {
-            match self.chain(part, bucket as u64, &mut found)? {
-                true => Ok(()),
-                false => Err(Unread::Damaged),
-            }
-        });
-        match visited {
-            Ok(()) => Ok(Some(found)),
+        match find_bucket(base, hash_at(base, position), 0, load) {
+            Ok(bucket) => Ok(self.chain(&bucket)?.map(|found| (found, bucket.end()))),
             Err(Unread::Damaged) => Ok(None),
             Err(Unread::Op(error)) => Err(error),
         }
     }
 
-    /// Adds the records that belong to a bucket. `first` is the bucket that it was split off.
-    /// `false` if the index is damaged.
-    fn chain(&self, bucket: &Bucket, first: u64, found: &mut Vec<Found>) -> OpResult<bool> {
+    /// The records that belong to a bucket; `None` if the index is damaged.
+    fn chain(&self, bucket: &Bucket) -> OpResult<Option<Vec<Found>>> {
         let (store, mut at) = (self.store, bucket.word.first());
-        let mut seen = BTreeSet::new();
+        let base_mask = store.bucket_count as u64 - 1;
+        let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
         while at != 0 {
             let mut words = [0; NODE_KEY as usize];
             if !is_place(at) || !seen.insert(at) || !self.read(at, &mut words)? {
-                return Ok(false);
+                return Ok(None);
             }
             let word = |index: usize| {
                 u64::from_ne_bytes(words[index * 8..index * 8 + 8].try_into().expect("8 bytes"))
@@ -356,14 +349,14 @@ impl DeadSegment<'_> {
             let len = (word(2) >> 16 & 0xffff) as usize;
             let mut key = vec![0; len.min(KEY_LEN_MAX)];
             if !(1..=KEY_LEN_MAX).contains(&len) || !self.read(at + NODE_KEY, &mut key)? {
-                return Ok(false);
+                return Ok(None);
             }
             let hash = hash_key(&key);
             let is_right = hash & 0xffff_ffff == word(2) >> 32
-                && hash & (store.bucket_count as u64 - 1) == first
+                && (hash ^ bucket.number) & base_mask == 0
                 && store.placement.partition(hash) == self.partition;
             if !is_right {
-                return Ok(false);
+                return Ok(None);
             }
             // Two buckets may share nodes.
             if bucket.has(hash) {
@@ -371,7 +364,7 @@ impl DeadSegment<'_> {
             }
             at = word(0);
         }
-        Ok(true)
+        Ok(Some(found))
     }
 
     /// The version that a record has.
@@ -554,7 +547,7 @@ impl RecoveryState {
         op: &RecordOp<'_>,
         partition: usize,
         replicas: &Assignment,
-        position: usize,
+        position: u64,
     ) -> OpResult<Salvaged> {
         let (store, me, config_number) = (self, self.me(), replicas.configuration);
         if replicas.members.first() != Some(&me) {
@@ -622,27 +615,24 @@ impl RecoveryState {
         remains: &DeadSegment<'_>,
         config_number: u64,
         latest: u64,
-        position: usize,
+        mut position: u64,
     ) -> OpResult<Copied> {
         let store = self;
         // *copy*.
         let config = op.config_alone(config_number);
-        let (mut end, mut records) = ((position + PIECE).min(store.bucket_count), 0);
-        for bucket in position..end {
-            let Some(found) = remains.records(bucket)? else {
+        let (walk_len, mut buckets, mut records) = (walk_len(store.bucket_count as u64), 0, 0);
+        while position < walk_len && buckets < PIECE && records < PIECE_RECORDS {
+            let Some((found, end)) = remains.records(position)? else {
                 return Ok(Copied::Damaged("the index is damaged"));
             };
+            (position, buckets) = (end, buckets + 1);
             records += found.len();
             for found in found {
                 self.salvage_record(op, &config, remains, latest, &found)?;
             }
-            if records >= PIECE_RECORDS {
-                end = bucket + 1;
-                break;
-            }
         }
-        if end < store.bucket_count {
-            return Ok(Copied::Until(end));
+        if position < walk_len {
+            return Ok(Copied::Until(position));
         }
         // *raise_floor*.
         let Some(floor) = remains.floor(latest)? else {
@@ -752,8 +742,11 @@ impl RecoveryState {
         let config = op.config(partition)?;
         let primary = config.primary_member();
         let mut keys = Vec::new();
-        for bucket in 0..self.bucket_count {
-            for node in op.nodes(config, config.primary, partition, bucket)? {
+        let mut position = 0;
+        while position < walk_len(self.bucket_count as u64) {
+            let (nodes, end) = op.nodes(config, config.primary, partition, position)?;
+            position = end;
+            for node in nodes {
                 let Some(offset) = node.head.offset() else { continue };
                 if op.read_block(primary, offset)?.kind == Kind::Lost {
                     keys.push(node.key);

@@ -9,6 +9,10 @@
 //! A bucket word says by how many bits beyond the base its nodes are selected, its *depth*. A
 //! bucket of tier k has at least depth k. The bucket with the number i and depth d has the
 //! *children* `i + (base << k)`, for each k from its tier to d.
+//!
+//! A walk over an index goes on by positions, of which each hash has one: its bucket of tier 0, and
+//! then its next [`TIERS_MAX`] bits, the lowest bit first. So the hashes of a bucket are a range of
+//! positions, whatever its depth, and a split divides the range in two.
 
 /// The greatest number of tiers beside tier 0, and the number of words of a directory.
 pub(in crate::store) const TIERS_MAX: usize = 16;
@@ -70,11 +74,31 @@ impl Bucket {
         (hash ^ self.number) & self.mask() == 0
     }
 
+    /// The position behind the last position of this bucket.
+    pub(in crate::store) fn end(&self) -> u64 {
+        position_of(self.base, self.number) + (1 << (TIERS_MAX - self.depth))
+    }
+
     /// The child that has the nodes of this hash, or leads to them; `None` if this bucket has them.
     fn child(&self, hash: u64) -> Option<u64> {
         let other = (hash ^ self.number) & self.mask();
         (other != 0).then(|| self.number + (other & other.wrapping_neg()))
     }
+}
+
+/// The number of positions of a walk over an index.
+pub(in crate::store) fn walk_len(base: u64) -> u64 {
+    base << TIERS_MAX
+}
+
+/// The position of a hash in a walk.
+pub(in crate::store) fn position_of(base: u64, hash: u64) -> u64 {
+    (hash & (base - 1)) << TIERS_MAX | u64::from(((hash >> base.ilog2()) as u16).reverse_bits())
+}
+
+/// A hash with this position.
+pub(in crate::store) fn hash_at(base: u64, position: u64) -> u64 {
+    position >> TIERS_MAX | u64::from((position as u16).reverse_bits()) << base.ilog2()
 }
 
 /// The tier of a bucket, and its position there.
@@ -167,6 +191,16 @@ mod tests {
                         .expect("visited");
                     }
                     assert_eq!(visited.len() as u64, child + 1);
+                    let (mut walked, mut position) = (Vec::new(), 0);
+                    while position < walk_len(BASE) {
+                        let hash = hash_at(BASE, position);
+                        assert_eq!(position_of(BASE, hash), position);
+                        let bucket = find_bucket(BASE, hash, 0, load).expect("found");
+                        walked.push(bucket.number);
+                        position = bucket.end();
+                    }
+                    walked.sort_unstable();
+                    assert!(walked.into_iter().eq(0..=child), "each bucket once");
                     for &hash in &hashes {
                         let found = find_bucket(BASE, hash, 0, load).expect("found").number;
                         for hint in 1..=depth + 1 {
