@@ -19,7 +19,7 @@ const LIMIT: Duration = minutes(90);
 
 /// The mutants: the name, and what it breaks. `cargo xtask tidy` compares the names with the
 /// store's.
-pub(crate) const MUTANTS: [(&str, &str); 52] = [
+pub(crate) const MUTANTS: [(&str, &str); 57] = [
     ("ack-early", "acknowledge before the last replica has it"),
     ("publish-early", "publish before the value is written"),
     ("skip-epoch", "skip the epoch check"),
@@ -31,7 +31,12 @@ pub(crate) const MUTANTS: [(&str, &str); 52] = [
     ("grow-early", "unzip chains without a grace period"),
     ("grow-stale", "split a bucket by an older content"),
     ("grow-mark-early", "mark a new bucket before the split"),
+    ("grow-insert-late", "insert into a bucket that was split"),
+    ("grow-unzip-ahead", "unzip further without a grace period"),
+    ("grow-again-early", "split a bucket that shares nodes"),
     ("grow-unlink-shared", "unlink a node that two chains share"),
+    ("grow-retire-twice", "retire a shared node from both chains"),
+    ("grow-walk-twice", "walk over a shared node in both chains"),
     ("repair-over-newer", "let repair replace a newer version"),
     ("repair-lost-swap", "take a failed copy of repair for done"),
     ("repair-uncounted", "let a write outlast a repair unseen"),

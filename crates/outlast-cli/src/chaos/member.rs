@@ -100,7 +100,8 @@ impl ChaosMember {
         let plan: Plan = serde_json::from_str(&self.plan).context("the plan of the run")?;
         let job = JoinOptions::new().time_limit(Duration::from_secs(plan.time_limit_s)).join()?;
         let member = MemberControl::new(plan.address.clone(), job.me().index())?;
-        let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1);
+        // Each partition has about ten keys, and its index begins with a bucket: it grows.
+        let options = Options::new().replicas(plan.replicas).partitions(16).expected_keys(1);
         let options = options.mode(plan.mode.into()).salvage(plan.salvage);
         let store = Store::open(&job, options).context("opening the store")?;
         let keys = program::keys(&plan.options(job.members()), plan.threads);

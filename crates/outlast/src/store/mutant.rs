@@ -6,7 +6,7 @@
 
 /// The names of the mutants, each with what it breaks. `xtask/src/mutants.rs` has an equal list.
 #[cfg(feature = "faults")]
-const NAMES: [&str; 52] = [
+const NAMES: [&str; 57] = [
     // A write is acknowledged before the last replica holds the version.
     "ack-early",
     // The head word names a block before its value is written.
@@ -29,8 +29,18 @@ const NAMES: [&str; 52] = [
     "grow-stale",
     // A new bucket is marked as valid before the former bucket is split.
     "grow-mark-early",
+    // A member inserts a record into a bucket that was split after its lookup.
+    "grow-insert-late",
+    // A shared chain is taken apart further while lookups of the other bucket may be on the way.
+    "grow-unzip-ahead",
+    // A bucket is split while it shares nodes with another bucket.
+    "grow-again-early",
     // A node is unlinked from one of the two chains that share it.
     "grow-unlink-shared",
+    // An index that is given up retires a shared node from both chains.
+    "grow-retire-twice",
+    // A walk takes a shared node from both chains.
+    "grow-walk-twice",
     // Repair replaces newer versions.
     "repair-over-newer",
     // Repair takes a record for copied although its swap at the new replica failed.

@@ -162,6 +162,58 @@ fn a_snapshot_is_a_consistent_cut_under_deaths_and_stops() {
     assert!(taken_in_all * 2 > count.end - count.start, "only {taken_in_all} snapshots were taken");
 }
 
+/// Each member puts new keys, a key after the other, while the indexes grow from a single bucket. A
+/// snapshot has each key once, all keys of a member up to some key, and all that were acknowledged
+/// before it began.
+#[test]
+fn a_snapshot_while_indexes_grow_has_each_record_once() {
+    const KEYS: u64 = 200;
+    for seed in seeds(8) {
+        let folder = folder_in_memory();
+        let path = folder.path().join("snapshots");
+        let acknowledged: Arc<Mutex<BTreeMap<u32, u64>>> = Arc::default();
+        let taken = Arc::new(AtomicU64::new(0));
+        let taken_here = taken.clone();
+        let options = SimOptions::new(3, seed).link(Link::of_seed(seed));
+        let report = sim::run(&options, move |job| {
+            let options = store::Options::new().replicas(2).partitions(2).expected_keys(1);
+            let store = Store::open(&job, options).expect("opened");
+            let snapshots =
+                Snapshots::open(&store, &path, Options::new().keep(100)).expect("opened");
+            let me = job.me().0;
+            let (log, writing) = (acknowledged.clone(), store.clone());
+            let write = move || {
+                for number in 1..=KEYS {
+                    let key = format!("{me}/{number}");
+                    writing.put(key.as_bytes(), &number.to_le_bytes()).expect("put");
+                    log.lock().unwrap().insert(me, number);
+                }
+            };
+            let writer = job.spawn("writes", Box::new(write)).expect("spawned");
+            while me == 0 && acknowledged.lock().unwrap().get(&0) != Some(&KEYS) {
+                let before = acknowledged.lock().unwrap().clone();
+                let found = read(&snapshots.take().expect("taken").path);
+                taken_here.fetch_add(1, Ordering::Relaxed);
+                for member in 0..3 {
+                    let is_there = |number: u64| {
+                        let number = found.get(&format!("{member}/{number}")) == Some(&number);
+                        usize::from(number)
+                    };
+                    let count: usize = (1..=KEYS).map(is_there).sum();
+                    assert_eq!((1..=count as u64).map(is_there).sum::<usize>(), count, "a gap");
+                    let least = before.get(&member).copied().unwrap_or(0);
+                    assert!(count as u64 >= least, "{member}: {count}, {least} acknowledged");
+                }
+            }
+            job.wait_for(&writer, outlast::Time::NEVER);
+            store.close().expect("closed");
+            job.leave().expect("left");
+        });
+        assert!(report.is_ok(), "seed {seed}: {:?} {:?}", report.panics, report.hung);
+        assert!(taken.load(Ordering::Relaxed) > 1, "snapshots while members write");
+    }
+}
+
 /// A job of another size, with another number of replicas, begins with the snapshot of a job,
 /// owners of keys included.
 #[test]

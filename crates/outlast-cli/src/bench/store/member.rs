@@ -5,7 +5,7 @@ use super::super::ping::{SURVIVE, survive};
 use super::{GET_BY_HANDLE, MEMCPY, PUT_BY_HANDLE, keys_of};
 use anyhow::Context;
 use clap::Args;
-use outlast::store::{Mode, Options, Store};
+use outlast::store::{KeyHandle, Mode, Options, Store};
 use outlast::{Epoch, Job, JoinOptions, MemberId};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -39,14 +39,15 @@ pub(crate) struct StoreBenchMember {
 impl StoreBenchMember {
     pub(crate) fn execute(self) -> anyhow::Result<bool> {
         let job = JoinOptions::new().time_limit(Duration::from_secs(3600)).join()?;
-        let expected = self.expected_keys.unwrap_or(self.keys.max(1024));
-        let options = Options::new().replicas(self.replicas).expected_keys(expected);
+        let options = Options::new().replicas(self.replicas).expected_keys(self.keys.max(1024));
         let options = options.checksums(self.checksums);
         let options = match self.sole_writers {
             true => options.mode(Mode::Global).sole_writers(true),
             false => options,
         };
-        let store = Store::open(&job, options)?;
+        let store = Store::open(&job, options.clone())?;
+        let open_grown = |keys| Store::open(&job, options.name(GROWN).expected_keys(keys));
+        let grown = self.expected_keys.map(open_grown).transpose()?;
         // The floor is measured in memory of the same kind: each member lends a range for it.
         let floor_len =
             self.sizes.iter().map(|&size| keys_of(self.keys, size) * stride(size as usize)).max();
@@ -62,8 +63,8 @@ impl StoreBenchMember {
                 let keys = keys_of(self.keys, size);
                 match self.what.as_str() {
                     SURVIVE => survive(&job, &store, size, keys, self.seconds)?,
-                    "put" => self.put(&job, &store, size as usize, keys)?,
-                    _ => self.get(&job, &store, size as usize, keys)?,
+                    "put" => self.put(&job, &store, grown.as_ref(), size as usize, keys)?,
+                    _ => self.get(&job, &store, grown.as_ref(), size as usize, keys)?,
                 }
             }
         }
@@ -79,6 +80,7 @@ impl StoreBenchMember {
             }
         }
         // The members that lend memory come here at once and sleep.
+        grown.map(|grown| grown.close()).transpose()?;
         store.close()?;
         job.leave()?;
         Ok(true)
@@ -97,14 +99,19 @@ impl StoreBenchMember {
             .collect()
     }
 
-    fn put(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
+    fn put(
+        &self,
+        job: &Job,
+        store: &Store,
+        grown: Option<&Store>,
+        size: usize,
+        keys: usize,
+    ) -> anyhow::Result<()> {
         let name = |by: &str, index: usize| format!("bench/{by}/{size}/{index}");
-        let handles = (0..keys).map(|index| store.handle(name("handle", index).as_bytes()));
-        let handles = handles.collect::<Result<Vec<_>, _>>()?;
         let names: Vec<String> = (0..keys).map(|index| name("key", index)).collect();
+        let mut sides = sides(store, grown, keys, |index| name("handle", index).into_bytes())?;
         let source = Buffer::new(size);
         let floors = self.floors(job, store)?;
-        let (mut by_handle, mut by_key) = (0, 0);
         let mut at = 0;
         let mut copy = || {
             for (member, floor) in floors.iter().enumerate().take(self.replicas) {
@@ -113,22 +120,24 @@ impl StoreBenchMember {
             }
             at = (at + 1) % keys;
         };
-        let mut put_handle = || -> anyhow::Result<()> {
-            handles[by_handle].put(black_box(source.bytes()))?;
-            by_handle = (by_handle + 1) % keys;
+        let put_handle = |side: &mut Side| -> anyhow::Result<()> {
+            side.handles[side.by_handle as usize].put(black_box(source.bytes()))?;
+            side.by_handle = (side.by_handle + 1) % keys as u64;
             Ok(())
         };
-        let mut put_key = || -> anyhow::Result<()> {
-            store.put(names[by_key].as_bytes(), black_box(source.bytes()))?;
-            by_key = (by_key + 1) % keys;
+        let put_key = |side: &mut Side| -> anyhow::Result<()> {
+            side.store.put(names[side.by_key as usize].as_bytes(), black_box(source.bytes()))?;
+            side.by_key = (side.by_key + 1) % keys as u64;
             Ok(())
         };
         for _ in 0..2 * keys {
             copy();
-            put_key()?;
-            put_handle()?;
+            for side in &mut sides {
+                put_key(side)?;
+                put_handle(side)?;
+            }
         }
-        let end = Instant::now() + Duration::from_secs_f64(self.seconds);
+        let end = self.end_of_samples(grown);
         // As many calls in a row as take some microseconds, so that reading the clock does not
         // count.
         let calls = match (self.far, size > 4096) {
@@ -136,24 +145,38 @@ impl StoreBenchMember {
             (false, true) => 4,
             (false, false) => 64,
         };
-        let mut samples = [Vec::new(), Vec::new(), Vec::new()];
+        let mut floor = Vec::new();
         while Instant::now() < end {
             for _ in 0..16 {
                 if !self.far {
-                    samples[0].push(measure(calls, || {
+                    floor.push(measure(calls, || {
                         copy();
                         Ok(())
                     })?);
                 }
-                samples[1].push(measure(calls, &mut put_handle)?);
-                samples[2].push(measure(calls, &mut put_key)?);
+                for side in &mut sides {
+                    let samples =
+                        [measure(calls, || put_handle(side))?, measure(calls, || put_key(side))?];
+                    side.add(samples);
+                }
             }
         }
-        tell(size, [MEMCPY, PUT_BY_HANDLE, "put by key"], &samples);
+        tell(size, MEMCPY, "", &floor);
+        for side in &sides {
+            tell(size, PUT_BY_HANDLE, side.name, &side.samples[0]);
+            tell(size, "put by key", side.name, &side.samples[1]);
+        }
         Ok(())
     }
 
-    fn get(&self, job: &Job, store: &Store, size: usize, keys: usize) -> anyhow::Result<()> {
+    fn get(
+        &self,
+        job: &Job,
+        store: &Store,
+        grown: Option<&Store>,
+        size: usize,
+        keys: usize,
+    ) -> anyhow::Result<()> {
         // Names are computed, as the floor's addresses are: reading them from an array would be
         // measured, too.
         let name = |index: usize| -> [u8; 16] {
@@ -165,8 +188,19 @@ impl StoreBenchMember {
         // Records are spread over all members, and so are the places of the floor.
         let floors = self.floors(job, store)?;
         let mut target = Buffer::new(size);
+        let mut first_puts = [Vec::new(), Vec::new()];
+        for from in (0..keys).step_by(FIRST_PUTS) {
+            for (store, samples) in [Some(store), grown].into_iter().flatten().zip(&mut first_puts)
+            {
+                let mut index = from;
+                samples.push(measure(FIRST_PUTS.min(keys - from) as u64, || {
+                    store.put(&name(index), target.bytes())?;
+                    index += 1;
+                    Ok(())
+                })?);
+            }
+        }
         for index in 0..keys {
-            store.put(&name(index), target.bytes())?;
             let member = index % floors.len();
             job.memcpy_in(
                 MemberId(member as u32),
@@ -174,47 +208,106 @@ impl StoreBenchMember {
                 target.bytes(),
             );
         }
-        let handles =
-            (0..keys).map(|index| store.handle(&name(index))).collect::<Result<Vec<_>, _>>()?;
-        for (index, handle) in handles.iter().enumerate() {
-            handle.get_into(target.at(0, size))?;
-            store.get_into(&name(index), target.at(0, size))?;
+        let mut sides = sides(store, grown, keys, |index| name(index).to_vec())?;
+        for side in &sides {
+            for (index, handle) in side.handles.iter().enumerate() {
+                handle.get_into(target.at(0, size))?;
+                side.store.get_into(&name(index), target.at(0, size))?;
+            }
         }
         // All contenders use equal random orders. The next place depends on nothing that is read.
-        let mut states = [1u64; 3];
+        let mut state = 0u64;
         let next = |state: &mut u64| {
             *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             ((*state >> 33) as usize * keys) >> 31
         };
-        let end = Instant::now() + Duration::from_secs_f64(self.seconds);
+        let end = self.end_of_samples(grown);
         let calls = if self.far { 1 } else { 64 };
-        let mut samples = [Vec::new(), Vec::new(), Vec::new()];
+        let mut floor = Vec::new();
         while Instant::now() < end {
             for _ in 0..16 {
-                let [a, b, c] = &mut states;
                 let copy = || {
-                    let index = next(a);
+                    let index = next(&mut state);
                     let member = index % floors.len();
                     let offset = floors[member] + (index * stride(size)) as u64;
                     job.memcpy_out(MemberId(member as u32), offset, target.at(0, size));
                     Ok(())
                 };
                 if !self.far {
-                    samples[0].push(measure(calls, copy)?);
+                    floor.push(measure(calls, copy)?);
                 }
-                samples[1].push(measure(calls, || {
-                    store.get_into(&name(next(b)), target.at(0, size))?;
-                    Ok(())
-                })?);
-                samples[2].push(measure(calls, || {
-                    handles[next(c)].get_into(target.at(0, size))?;
-                    Ok(())
-                })?);
+                for side in &mut sides {
+                    let by_key = measure(calls, || {
+                        let index = next(&mut side.by_key);
+                        side.store.get_into(&name(index), target.at(0, size))?;
+                        Ok(())
+                    })?;
+                    let by_handle = measure(calls, || {
+                        let index = next(&mut side.by_handle);
+                        side.handles[index].get_into(target.at(0, size))?;
+                        Ok(())
+                    })?;
+                    side.add([by_key, by_handle]);
+                }
             }
         }
-        tell(size, [MEMCPY, "get_into by key", GET_BY_HANDLE], &samples);
+        tell(size, MEMCPY, "", &floor);
+        for (side, first_puts) in sides.iter().zip(&first_puts) {
+            tell(size, "get_into by key", side.name, &side.samples[0]);
+            tell(size, GET_BY_HANDLE, side.name, &side.samples[1]);
+            if grown.is_some() {
+                tell(size, "first put by key", side.name, first_puts);
+            }
+        }
         Ok(())
     }
+
+    /// When the samples are to end. An index that grows has time to end that before.
+    fn end_of_samples(&self, grown: Option<&Store>) -> Instant {
+        if grown.is_some() {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        Instant::now() + Duration::from_secs_f64(self.seconds)
+    }
+}
+
+/// The name of the store that is told to expect fewer keys.
+const GROWN: &str = "grown";
+
+/// How many first puts are measured together, in turn with the other store.
+const FIRST_PUTS: usize = 256;
+
+/// A store that is measured, and how far its contenders are.
+struct Side<'s> {
+    /// What its contenders are called beside their calls.
+    name: &'static str,
+    store: &'s Store,
+    handles: Vec<KeyHandle>,
+    by_handle: u64,
+    by_key: u64,
+    samples: [Vec<u64>; 2],
+}
+
+impl Side<'_> {
+    fn add(&mut self, samples: [u64; 2]) {
+        self.samples.iter_mut().zip(samples).for_each(|(all, sample)| all.push(sample));
+    }
+}
+
+/// The stores that are measured, with handles of their keys.
+fn sides<'s>(
+    store: &'s Store,
+    grown: Option<&'s Store>,
+    keys: usize,
+    name: impl Fn(usize) -> Vec<u8>,
+) -> anyhow::Result<Vec<Side<'s>>> {
+    let stores = [Some(("", store)), grown.map(|grown| (", index grown", grown))];
+    let side = |(by, store): (&'static str, &'s Store)| -> anyhow::Result<Side<'s>> {
+        let handles = (0..keys).map(|index| store.handle(&name(index)));
+        let handles = handles.collect::<Result<Vec<_>, _>>()?;
+        Ok(Side { name: by, store, handles, by_handle: 0, by_key: 0, samples: Default::default() })
+    };
+    stores.into_iter().flatten().map(side).collect()
 }
 
 fn stride(size: usize) -> usize {
@@ -230,12 +323,10 @@ fn measure(calls: u64, mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::
     Ok(begin.elapsed().as_nanos() as u64 * 10 / calls)
 }
 
-fn tell(size: usize, contenders: [&str; 3], samples: &[Vec<u64>; 3]) {
-    for (contender, samples) in
-        contenders.iter().zip(samples).filter(|(_, samples)| !samples.is_empty())
-    {
+fn tell(size: usize, contender: &str, side: &str, samples: &[u64]) {
+    if !samples.is_empty() {
         let samples = samples.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-        println!("{size}\t{contender}\t{samples}");
+        println!("{size}\t{contender}{side}\t{samples}");
     }
 }
 

@@ -52,7 +52,7 @@ as many places in the same order.
 Examples:
   262,144 records of 64 bytes:
       outlast bench get
-  With 64 times as many keys as the store expects, so that its index grows first:
+  In turn with a store that expects a 64th of the keys, so that its index grows first:
       outlast bench get --expected-keys 4096
   Against stores that users would pick instead, which `cargo xtask peers` installs:
       outlast bench get --keys 1024 --peers redis,etcd,hazelcast,memcached,lmdb
@@ -158,7 +158,7 @@ struct JobShape {
     #[arg(long, value_name = "R", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     replicas: u8,
-    /// How many keys the store is told to expect [default: the number of keys]
+    /// Measure a store that is told to expect so many keys in this run, too
     #[arg(long, value_name = "N")]
     expected_keys: Option<usize>,
     /// The sizes of the values, separated by commas

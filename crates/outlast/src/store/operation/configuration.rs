@@ -14,7 +14,7 @@ use crate::store::operation::op::Op;
 use crate::store::operation::state::OperationState;
 use crate::store::placement::replica::{ReplicaIndex, ReplicaSet};
 use crate::store::placement::{Assignment, REPLICA_LIST_MAX};
-use crate::store::segment::bucket::TIERS_MAX;
+use crate::store::segment::bucket::{BucketWord, TIERS_MAX};
 use crate::store::segment::head::{Head, Phase, State};
 use crate::store::segment::layout::{PARTITION_BUCKETS, PARTITION_STATE};
 use crate::store::steps;
@@ -30,10 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// So either the operation finds the configuration outdated, or the acknowledgement of the leaver
 /// waits for the operation. `ready` only gains bits. A bit is set with release after the state of
 /// the replica was loaded, and read with acquire, so that an operation that sees it also sees the
-/// replica's index. The words of `buckets` and `tiers` go from 0 to a value that never changes;
-/// acquire and release order them behind the memory to which they lead. The words of `depths` are
-/// hints; acquire and release order the directory behind them, which has a tier for each depth.
-/// `next` is a `OnceLock`.
+/// replica's index. The words of `tiers` go from 0 to a value that never changes, and so does the
+/// offset in a word of `indexes`; acquire and release order them behind the memory to which they
+/// lead. The depth in a word of `indexes` only grows. It is a hint; acquire and release order it
+/// behind the directory, which has a tier for each depth. `next` is a `OnceLock`.
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::store) struct Configuration {
@@ -49,11 +49,10 @@ pub(in crate::store) struct Configuration {
     pub(in crate::store) replicas: ReplicaList,
     /// The offset of each replica's root.
     pub(in crate::store) roots: [u64; REPLICA_LIST_MAX],
-    /// The offset of each replica's buckets, 0 while it is not known.
-    pub(in crate::store) buckets: [AtomicU64; REPLICA_LIST_MAX],
-    /// The greatest depth that this member has seen in each replica's index: where a lookup begins.
-    depths: [AtomicU64; REPLICA_LIST_MAX],
-    /// The offsets of the tiers of each replica's index, 0 while they are not known.
+    /// The offset of each replica's buckets, 0 while it is not known, and the greatest depth that
+    /// this member has seen in the index: where a lookup begins. Laid out like a [`BucketWord`].
+    indexes: [AtomicU64; REPLICA_LIST_MAX],
+    /// The offsets of the further tiers of each replica's index, 0 while they are not known.
     tiers: [OnceLock<Box<[AtomicU64; TIERS_MAX]>>; REPLICA_LIST_MAX],
     /// The next configuration of the partition.
     next: OnceLock<Box<Configuration>>,
@@ -85,21 +84,23 @@ impl std::ops::Deref for ReplicaList {
 }
 
 impl Configuration {
-    /// The depth at which a lookup in the index of a replica begins.
+    /// The offset of the buckets of a replica, 0 if it is not known, and the depth at which a
+    /// lookup begins.
     #[inline(always)]
-    pub(in crate::store) fn depth(&self, replica: ReplicaIndex) -> usize {
-        self.depths[replica].load(Ordering::Acquire) as usize
+    pub(in crate::store) fn index(&self, replica: ReplicaIndex) -> BucketWord {
+        BucketWord(self.indexes[replica].load(Ordering::Acquire))
     }
 
-    /// Records a depth that was seen in the index of a replica.
+    /// Records a depth that was seen in the index of a replica, whose offset is known.
     pub(in crate::store) fn raise_depth(&self, replica: ReplicaIndex, depth: usize) {
-        self.depths[replica].fetch_max(depth as u64, Ordering::Release);
+        let index = BucketWord::new(depth, self.index(replica).first());
+        self.indexes[replica].fetch_max(index.0, Ordering::Release);
     }
 
     /// The offset of a tier of a replica's index, 0 if it is not known.
     pub(in crate::store) fn known_tier(&self, replica: ReplicaIndex, tier: usize) -> u64 {
         match tier.checked_sub(1) {
-            None => self.buckets[replica].load(Ordering::Acquire),
+            None => self.index(replica).first(),
             Some(index) => {
                 self.tiers[replica].get().map_or(0, |tiers| tiers[index].load(Ordering::Acquire))
             }
@@ -339,8 +340,7 @@ impl<'a> Op<'a> {
             roots: std::array::from_fn(|replica| {
                 replicas.get(replica).map_or(0, |&replica| self.store.root(replica))
             }),
-            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
-            depths: std::array::from_fn(|_| AtomicU64::new(0)),
+            indexes: std::array::from_fn(|_| AtomicU64::new(0)),
             tiers: std::array::from_fn(|_| OnceLock::new()),
             next: OnceLock::new(),
         }
@@ -391,7 +391,7 @@ impl<'a> Op<'a> {
         replica: ReplicaIndex,
         partition: usize,
     ) -> OpResult<u64> {
-        let known = config.buckets[replica].load(Ordering::Acquire);
+        let known = config.index(replica).first();
         if known != 0 {
             return Ok(known);
         }
@@ -399,7 +399,8 @@ impl<'a> Op<'a> {
         let buckets =
             self.load(member, self.partition_word(member, partition, PARTITION_BUCKETS))?;
         check_place(member, buckets)?;
-        config.buckets[replica].store(buckets, Ordering::Release);
+        // Another thread may have recorded the offset, with a depth, meanwhile.
+        config.indexes[replica].fetch_max(buckets, Ordering::Release);
         Ok(buckets)
     }
 
@@ -493,8 +494,7 @@ mod tests {
             ready: AtomicU64::new(0b011),
             replicas: ReplicaList::new(&[MemberId(4), MemberId(1), MemberId(7)]),
             roots: [0; REPLICA_LIST_MAX],
-            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
-            depths: std::array::from_fn(|_| AtomicU64::new(0)),
+            indexes: std::array::from_fn(|_| AtomicU64::new(0)),
             tiers: std::array::from_fn(|_| OnceLock::new()),
             next: OnceLock::new(),
         };

@@ -18,13 +18,14 @@
 //! | first | then | the mirrored pair | in the other order |
 //! |---|---|---|---|
 //! | swap of the counter to odd | load of a head word | swap of the head word, load of the counter (grace period) | a block is reused while this operation reads it |
+//! | swap of the counter to odd | load of a bucket, get of a node | put of a `next` word (`grow.unzip`, `remove.unlink`), load of the counter (grace period) | a chain changes under a lookup that is not waited for |
 //! | swap of the counter to odd | load of `Configuration::epoch` | store of an invalid epoch, load of the counter (`leave.acknowledge`) | an operation with the old list is not waited for |
 //! | swap of the counter to odd | load of the gate, the freeze or `is_closed` | store of the gate, the freeze or `is_closed`, load of the counter | an operation passes a closed door |
 //! | swap of a head word | load of the epoch (a check after a write or a read) | raising the epoch, load of the head word | a version is acknowledged that no member of the new view sees |
 //! | swap of a head word (`write.publish`) | load of a replica state (`write.catch_up`) | swap of the state to filling, load of the head word (repair) | a complete replica lacks a version |
 //! | reads and writes of the operation | the counter becomes even | load of the counter, reuse of a block | a block changes while this operation reads it |
 //!
-//! The first five rows need a store before a load, which release and acquire do not order. On
+//! The first six rows need a store before a load, which release and acquire do not order. On
 //! x86-64 the swap alone orders them, and a sequentially consistent load costs no more than a plain
 //! load. On aarch64 the load must be `ldar`, and not the weaker `ldapr` of an acquire load, which
 //! may be executed before the store of the swap is visible. The last row needs release and acquire

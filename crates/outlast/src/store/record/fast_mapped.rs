@@ -80,7 +80,6 @@ use crate::store::segment::layout::{
 };
 use crate::store::steps;
 use crate::store::value::Version;
-use std::sync::atomic::Ordering;
 
 /// The greatest number of replicas for the fast path. With more replicas the slow path is taken.
 const FAST_REPLICAS_MAX: usize = 8;
@@ -677,14 +676,14 @@ fn find_mapped(
     bucket_count: usize,
     key: &KeyRef<'_>,
 ) -> Option<Option<(u64, Head)>> {
-    let buckets = config.buckets[config.primary].load(Ordering::Acquire);
-    if buckets == 0 || key.key.len() > SHORT_KEY_MAX {
+    let index = config.index(config.primary);
+    if index.0 == 0 || key.key.len() > SHORT_KEY_MAX {
         return None;
     }
     let wanted = node_word(key, 0);
-    let mut at = match config.depth(config.primary) {
+    let mut at = match index.depth() {
         0 => {
-            let [word] = reach.load(buckets + (key.hash & (bucket_count as u64 - 1)) * 8)?;
+            let [word] = reach.load(index.0 + (key.hash & (bucket_count as u64 - 1)) * 8)?;
             if BucketWord(word).depth() != 0 {
                 // The slow path learns that the index has grown.
                 return None;

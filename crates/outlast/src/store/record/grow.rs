@@ -1,12 +1,14 @@
-//! The growth of this member's indexes. docs/decisions/0017-an-index-that-grows.md has the steps,
-//! what other members find after each, and why no lookup misses a record.
+//! The growth of this member's indexes. The protocol page below has the steps, what other members
+//! find after each, and why no lookup misses a record.
 //!
 //! A member that inserts a record into a crowded bucket reports it to the replica
-//! ([`RecordState::report_crowded`]). The background of the replica then splits the buckets of the
-//! partition, a piece at a time (*copy*, *split*, *mark*), waits for a grace period (*wait*), and
-//! takes the shared chains apart (*unzip*), with a grace period after each round. The activity that
-//! does so is the only one that changes the structure of this member's indexes: it also unlinks the
-//! nodes of removed records (`remove.rs`).
+//! ([`RecordState::report_crowded`]). The background of the replica then adds a tier, splits the
+//! buckets of the partition, a piece at a time (*copy*, *split*, *mark*), waits for a grace period
+//! (*wait*), and takes the shared chains apart (*unzip*), with a grace period after each round. The
+//! activity that does so is the only one that changes the structure of this member's indexes: it
+//! also unlinks the nodes of removed records (`remove.rs`).
+
+#![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/growing.md"))]
 
 use crate::engine::{Epoch, Error, MemberId, Time};
 use crate::store::memory::slab::zero;
@@ -29,12 +31,20 @@ use std::time::Duration;
 /// The number of buckets that are split in a piece of background work.
 const PIECE: usize = 1024;
 
-/// The number of buckets in which nodes are counted before an index grows.
-const SAMPLES: u64 = 32;
+/// How many bytes of a new tier are zeroed in place of the split of a bucket.
+const ZEROED_PER_SPLIT: u64 = 512;
+
+/// The number of buckets in which nodes are counted before an index grows. With fewer buckets,
+/// chance would often double an index with a node for each bucket.
+const SAMPLES: u64 = 128;
 
 /// The pause before an index that stays as it is is measured again: a replica without room would
 /// count nodes for each insertion of other members.
 const MEASURE_PAUSE: Duration = Duration::from_millis(5);
+
+/// The pause before a member reports the same partition of a replica again. A replica that has
+/// doubled an index measures it once more by itself.
+const REPORT_PAUSE: Duration = Duration::from_millis(5);
 
 /// How many times the memory of a new tier must be free before an index grows: an index does not
 /// take the last room from values.
@@ -45,6 +55,8 @@ const ROOM: u64 = 4;
 pub(in crate::store) struct Growth {
     /// The partitions that were reported as crowded.
     crowded: Mutex<BTreeSet<usize>>,
+    /// When this member has last reported a partition to a replica.
+    reported: Mutex<BTreeMap<(MemberId, usize), Time>>,
     work: Mutex<Work>,
 }
 
@@ -68,8 +80,17 @@ struct Doubling {
     depth: usize,
     /// The offset of the new tier.
     tier: u64,
+    /// How many bytes of the new tier are zeroed. When all are, the directory names the tier.
+    zeroed: u64,
     /// The number of the next bucket to split.
     next: u64,
+}
+
+impl Doubling {
+    /// The length of the new tier, of an index that began with `base` buckets.
+    fn tier_len(&self, base: usize) -> u64 {
+        ((base as u64) << self.depth) * 8
+    }
 }
 
 /// Two buckets that may share nodes.
@@ -92,10 +113,21 @@ impl RecordState {
     #[cold]
     pub(in crate::store::record) fn report_crowded(&self, replica: MemberId, partition: usize) {
         if replica == self.me() {
-            self.record_crowded(partition);
-        } else {
-            let _ = self.try_send(replica, &Message::Crowded { partition: partition as u64 });
+            return self.record_crowded(partition);
         }
+        let now = self.job.now();
+        let is_told = |last: &Time| now < last.after(REPORT_PAUSE);
+        if lock(&self.growth.reported).get(&(replica, partition)).is_some_and(is_told) {
+            return;
+        }
+        if let Ok(true) = self.tell_crowded(replica, partition) {
+            lock(&self.growth.reported).insert((replica, partition), now);
+        }
+    }
+
+    /// Tells another member that a partition is crowded. `false` if there was no room for that.
+    fn tell_crowded(&self, replica: MemberId, partition: usize) -> Result<bool, Error> {
+        self.try_send(replica, &Message::Crowded { partition: partition as u64 })
     }
 
     /// Records that a partition of this member may be crowded.
@@ -105,53 +137,81 @@ impl RecordState {
         }
     }
 
-    /// The offsets of the words of this member's buckets that may share nodes with another bucket.
-    pub(in crate::store::record) fn zipped_words(&self) -> BTreeSet<u64> {
-        lock(&self.growth.work).zipped.iter().flat_map(|zipped| zipped.words).collect()
+    /// The offsets of the words of this member's buckets that may share nodes with another bucket,
+    /// in ascending order.
+    pub(in crate::store::record) fn zipped_words(&self) -> Vec<u64> {
+        let work = lock(&self.growth.work);
+        let mut words: Vec<u64> = work.zipped.iter().flat_map(|zipped| zipped.words).collect();
+        words.sort_unstable();
+        words
     }
 
     /// Forgets the growth of an index that was given up.
     pub(in crate::store::record) fn forget_growth(&self, buckets: u64) {
-        let mut work = lock(&self.growth.work);
-        work.zipped.retain(|zipped| zipped.buckets != buckets);
-        work.doubling.take_if(|doubling| doubling.buckets == buckets);
+        let doubling = {
+            let mut work = lock(&self.growth.work);
+            work.zipped.retain(|zipped| zipped.buckets != buckets);
+            work.doubling.take_if(|doubling| doubling.buckets == buckets)
+        };
+        // A tier that the directory does not name is kept here, the others with the index.
+        if let Some(doubling) = doubling {
+            let len = doubling.tier_len(self.bucket_count);
+            if doubling.zeroed < len {
+                self.keep_buckets(doubling.tier, len);
+            }
+        }
     }
 
     /// Executes a piece of growth, for the activity that changes the index. Returns when it wants
-    /// to run again.
-    pub(in crate::store::record) fn grow_piece(&self) -> Time {
+    /// to run again, and whether buckets that shared nodes share none any more.
+    pub(in crate::store::record) fn grow_piece(&self) -> (Time, bool) {
         // The engine is never called under a lock.
         let mut work = std::mem::take(&mut *lock(&self.growth.work));
+        let before = work.zipped.len();
         // An access to the own memory fails only when the membership has ended.
-        let next = self.grow(&mut work).unwrap_or(Time::NEVER);
+        let next = self.end_wait(&mut work).and_then(|due| match due {
+            Some(due) => Ok((due, false)),
+            None => {
+                let has_unzipped = work.zipped.len() < before;
+                self.split_piece(&mut work).map(|next| (next, has_unzipped))
+            }
+        });
         *lock(&self.growth.work) = work;
-        next
+        next.unwrap_or((Time::NEVER, false))
     }
 
-    fn grow(&self, work: &mut Work) -> Result<Time, Error> {
-        let growth = &self.growth;
-        if let Some(grace) = &mut work.grace {
-            let step = steps::within(Step::GrowWait);
-            if let Err(due) = grace.is_over_or_due(self)
-                && !mutant("grow-early")
-            {
-                return Ok(due);
-            }
-            drop(step);
-            work.grace = None;
-            for zipped in std::mem::take(&mut work.zipped) {
-                if !self.unzip(&zipped)? {
-                    work.zipped.push(zipped);
-                }
+    /// *wait* and *unzip*. If the grace period is not over, returns when to look again.
+    fn end_wait(&self, work: &mut Work) -> Result<Option<Time>, Error> {
+        let Some(grace) = &mut work.grace else { return Ok(None) };
+        let step = steps::within(Step::GrowWait);
+        if let Err(due) = grace.is_over_or_due(self)
+            && !mutant("grow-early")
+        {
+            return Ok(Some(due));
+        }
+        drop(step);
+        work.grace = None;
+        for zipped in std::mem::take(&mut work.zipped) {
+            if !self.unzip(&zipped)? {
+                work.zipped.push(zipped);
             }
         }
+        Ok(None)
+    }
+
+    /// The steps *measure* to *mark*, for some buckets. Returns when to go on.
+    fn split_piece(&self, work: &mut Work) -> Result<Time, Error> {
+        let growth = &self.growth;
         let (mut left, mut later) = (PIECE, BTreeSet::new());
         let (now, mut due) = (self.job.now(), Time::NEVER);
         work.resting.retain(|_, until| now < *until);
         while left > 0 {
             if work.doubling.is_none() {
                 let Some(partition) = lock(&growth.crowded).pop_first() else { break };
-                if work.zipped.iter().any(|zipped| zipped.partition == partition) {
+                // A bucket is split only when it shares nodes with no other bucket.
+                if work.zipped.iter().any(|zipped| zipped.partition == partition)
+                    && !mutant("grow-again-early")
+                {
                     later.insert(partition);
                     continue;
                 }
@@ -165,6 +225,7 @@ impl RecordState {
                     work.resting.insert(partition, now.after(MEASURE_PAUSE));
                 }
             }
+            self.add_tier(work, &mut left)?;
             self.split_some(work, &mut left)?;
         }
         let is_more = {
@@ -180,7 +241,7 @@ impl RecordState {
         Ok(if is_more { self.job.now() } else { due })
     }
 
-    /// *measure* and *add_tier*. `None` if the index stays as it is.
+    /// *measure*, and the memory for *add_tier*. `None` if the index stays as it is.
     fn begin_doubling(&self, partition: usize) -> Result<Option<Doubling>, Error> {
         let (job, me) = (&self.job, self.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
@@ -200,7 +261,6 @@ impl RecordState {
             return Ok(None);
         }
         drop(step);
-        let _step = steps::within(Step::GrowAddTier);
         let tier = match self.take_buckets(count * 8) {
             Some(kept) => kept,
             None if job.reservable()? < count * 8 * ROOM => return Ok(None),
@@ -209,10 +269,26 @@ impl RecordState {
                 Err(_) => return Ok(None),
             },
         };
-        zero(job, tier, count * 8)?;
-        let directory_word = self.directory_word(buckets, depth + 1);
-        job.put(Epoch::ANY, me, directory_word, &tier.to_ne_bytes())?;
-        Ok(Some(Doubling { partition, buckets, depth, tier, next: 0 }))
+        Ok(Some(Doubling { partition, buckets, depth, tier, zeroed: 0, next: 0 }))
+    }
+
+    /// *add_tier*: zeroes the new tier, a piece at a time, and then names it in the directory.
+    fn add_tier(&self, work: &mut Work, left: &mut usize) -> Result<(), Error> {
+        let Some(doubling) = &mut work.doubling else { return Ok(()) };
+        let len = doubling.tier_len(self.bucket_count);
+        if doubling.zeroed == len {
+            return Ok(());
+        }
+        let _step = steps::within(Step::GrowAddTier);
+        let piece = (len - doubling.zeroed).min(*left as u64 * ZEROED_PER_SPLIT);
+        zero(&self.job, doubling.tier + doubling.zeroed, piece)?;
+        *left -= piece.div_ceil(ZEROED_PER_SPLIT) as usize;
+        if doubling.zeroed + piece == len {
+            let word = self.directory_word(doubling.buckets, doubling.depth + 1);
+            self.job.put(Epoch::ANY, self.me(), word, &doubling.tier.to_ne_bytes())?;
+        }
+        doubling.zeroed += piece;
+        Ok(())
     }
 
     /// Whether there are more than 1.5 nodes for each bucket, in some of the `count` buckets.
@@ -229,6 +305,9 @@ impl RecordState {
     /// *copy*, *split* and *mark* for the next buckets.
     fn split_some(&self, work: &mut Work, left: &mut usize) -> Result<(), Error> {
         let Some(doubling) = &mut work.doubling else { return Ok(()) };
+        if doubling.zeroed < doubling.tier_len(self.bucket_count) {
+            return Ok(());
+        }
         let (job, me) = (&self.job, self.me());
         let count = (self.bucket_count as u64) << doubling.depth;
         let deeper = |first| BucketWord::new(doubling.depth + 1, first).0;
@@ -282,6 +361,15 @@ impl RecordState {
     /// *unzip*: a round for two buckets. Returns whether they share no node any more.
     fn unzip(&self, zipped: &Zipped) -> Result<bool, Error> {
         let _step = steps::within(Step::GrowUnzip);
+        loop {
+            let is_done = self.unzip_next(zipped)?;
+            if is_done || !mutant("grow-unzip-ahead") {
+                return Ok(is_done);
+            }
+        }
+    }
+
+    fn unzip_next(&self, zipped: &Zipped) -> Result<bool, Error> {
         let (job, me) = (&self.job, self.me());
         let mut chains = [Vec::new(), Vec::new()];
         let mut words = [BucketWord(0); 2];
@@ -289,25 +377,26 @@ impl RecordState {
             words[side] = BucketWord(job.load(Epoch::ANY, me, zipped.words[side])?);
             chains[side] = self.chain(words[side].first())?;
         }
-        let others: BTreeSet<u64> = chains[1].iter().map(|(at, _)| *at).collect();
-        let Some(shared) = chains[0].iter().map(|(at, _)| *at).find(|at| others.contains(at))
-        else {
+        // A node has a single successor, so the nodes that both chains have are at their ends.
+        let [one, other] = [0, 1].map(|side| chains[side].iter().rev().map(|(at, _)| *at));
+        let shared_count = one.zip(other).take_while(|(one, other)| one == other).count();
+        if shared_count == 0 {
             return Ok(true);
-        };
+        }
         let mask = ((self.bucket_count as u64) << zipped.depth) - 1;
         for side in 0..2 {
             let chain = &chains[side];
-            let Some(position) = chain.iter().position(|(at, _)| *at == shared) else { continue };
-            // The first node of this side at or behind the first shared node.
+            let position = chain.len() - shared_count;
             let is_own = |(_, hash): &&ChainNode| hash & mask == zipped.numbers[side];
+            // The first node of this side at or behind the first shared node.
             let own = chain[position..].iter().find(is_own).map_or(0, |(at, _)| *at);
-            if own == shared {
+            if own == chain[position].0 {
                 continue;
             }
-            match position.checked_sub(1).and_then(|before| chain.get(before)) {
+            match position.checked_sub(1) {
                 // Only this side passes the node before, since the last grace period.
-                Some((before, _)) => {
-                    job.put(Epoch::ANY, me, before + NODE_NEXT, &own.to_ne_bytes())?;
+                Some(before) => {
+                    job.put(Epoch::ANY, me, chain[before].0 + NODE_NEXT, &own.to_ne_bytes())?;
                 }
                 // If a member has inserted a node meanwhile, the next round finds that node.
                 None => {

@@ -16,6 +16,7 @@
 
 use crate::engine::MemberId;
 use crate::store::error::StoreError;
+use crate::store::mutant::mutant;
 use crate::store::operation::configuration::Configuration;
 use crate::store::operation::error::{OpError, OpResult, check_place};
 use crate::store::operation::open_swaps::SwapBlocks;
@@ -81,7 +82,7 @@ impl<'a> RecordOp<'a> {
         replica: ReplicaIndex,
         key: &KeyRef<'_>,
     ) -> OpResult<BucketGuess> {
-        let (base, depth) = (self.store.bucket_count as u64, config.depth(replica));
+        let (base, depth) = (self.store.bucket_count as u64, config.index(replica).depth());
         let (tier, position) = place_of(base, key.hash & ((base << depth) - 1));
         let tier = self.tier(config, replica, key.partition, tier)?;
         Ok(BucketGuess { depth, at: tier + position * 8 })
@@ -89,7 +90,7 @@ impl<'a> RecordOp<'a> {
 
     /// The bucket of a hash at a replica, with the offset of its word. `loaded` is the word of a
     /// guess, if it was loaded already.
-    fn find_bucket(
+    pub(in crate::store::record) fn find_bucket(
         &self,
         config: &Configuration,
         replica: ReplicaIndex,
@@ -97,7 +98,8 @@ impl<'a> RecordOp<'a> {
         hash: u64,
         loaded: Option<(BucketGuess, u64)>,
     ) -> OpResult<(u64, Bucket)> {
-        let hint = loaded.as_ref().map_or(config.depth(replica), |(guess, _)| guess.depth);
+        let known = config.index(replica).depth();
+        let hint = loaded.as_ref().map_or(known, |(guess, _)| guess.depth);
         let (mut loaded, mut at) = (loaded, 0);
         let load = |tier: usize, position: u64| {
             at = self.tier(config, replica, partition, tier)? + position * 8;
@@ -107,7 +109,7 @@ impl<'a> RecordOp<'a> {
             }
         };
         let bucket = find_bucket(self.store.bucket_count as u64, hash, hint, load)?;
-        if bucket.depth > config.depth(replica) {
+        if bucket.depth > known {
             // Damage in a bucket word leads no lookup of another bucket astray: the tier exists.
             self.tier(config, replica, partition, bucket.depth)?;
             config.raise_depth(replica, bucket.depth);
@@ -272,9 +274,15 @@ impl<'a> RecordOp<'a> {
                 return Err(error);
             }
             let blocks = || SwapBlocks::versions(None, Some(Place::new(member, class, node)));
-            // The depth is written, too: the replica may be stopped before it does so.
-            let new = BucketWord::new(bucket.depth, node);
-            match self.swap_blocks(member, at, bucket.word.0, new.0, blocks) {
+            // The depth is a part of the word: the swap fails if the bucket was split meanwhile. A
+            // bucket that its replica has not marked yet gets its depth here.
+            let mut expected = bucket.word;
+            if mutant("grow-insert-late") {
+                let found = BucketWord(self.load(member, at)?);
+                expected = if found.first() == first { found } else { expected };
+            }
+            let new = BucketWord::new(bucket.depth.max(expected.depth()), node);
+            match self.swap_blocks(member, at, expected.0, new.0, blocks) {
                 Ok(false) => {}
                 Ok(true) => {
                     *fresh = None;
@@ -341,7 +349,8 @@ impl<'a> RecordOp<'a> {
         nodes: &mut Vec<Node>,
     ) -> OpResult<()> {
         let base = self.store.bucket_count as u64;
-        let is_wanted = |hash| bucket.has(hash) && position_of(base, hash) >= position;
+        let is_of_bucket = |hash| bucket.has(hash) || mutant("grow-walk-twice");
+        let is_wanted = |hash| is_of_bucket(hash) && position_of(base, hash) >= position;
         let mut at = bucket.word.first();
         // An earlier node of the chain, at a position that is a power of two. Each node is compared
         // with it, so that a loop is detected before it has filled the memory.

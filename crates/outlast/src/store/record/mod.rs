@@ -27,7 +27,7 @@
 //! | `remove.rs`, `version_floor.rs` | removing the records of deleted keys | deleting.md |
 //! | `waiters.rs`, `lock.rs` | waiter words, and locks | waiting.md |
 //! | `index.rs`, `walk.rs` | the index of a partition at a replica, and the walk over it | |
-//! | `grow.rs` | the growth of this member's indexes | decision 0017 |
+//! | `grow.rs` | the growth of this member's indexes | growing.md |
 //! | `block_io.rs`, `checksum.rs` | reading, checking, filling and retiring a block | |
 //! | `key.rs` | a key with its hash and its partition | |
 //! | `location.rs` | cached locations | writing.md |

@@ -73,6 +73,9 @@ pub(in crate::store) struct Removals {
     due: Mutex<Tombstones>,
     /// The records of this member whose nodes are to be unlinked, as partition and hash.
     marked: Mutex<Vec<u64>>,
+    /// Further records of this member: growth is under way in their buckets, and their nodes are to
+    /// be unlinked when it has ended there.
+    zipped: Mutex<Vec<u64>>,
     /// The records of other members whose nodes are to be unlinked, of which they have not been
     /// told: there was no room for the message.
     untold: Mutex<BTreeMap<MemberId, Vec<u64>>>,
@@ -147,6 +150,8 @@ impl RecordState {
         let Ok(op) = RecordOp::begin(self) else { return };
         for &(partition, buckets) in &given_up {
             self.forget_growth(buckets);
+            let mut zipped = std::mem::take(&mut *lock(&self.removal.zipped));
+            lock(&self.removal.marked).append(&mut zipped);
             // An access to the own memory fails only when the membership has ended.
             let _ = op.retire_index(partition, buckets);
         }
@@ -171,6 +176,7 @@ impl RecordState {
         if !marked.is_empty()
             && let Ok(op) = RecordOp::begin(self)
         {
+            // Growth is under way in some buckets.
             let (mut later, zipped) = (Vec::new(), self.zipped_words());
             for hash in marked {
                 // An access to the own memory fails only when the membership has ended.
@@ -178,12 +184,18 @@ impl RecordState {
                     later.push(hash);
                 }
             }
-            // Growth is under way there, and wants to run again.
-            lock(&removal.marked).append(&mut later);
+            lock(&removal.zipped).append(&mut later);
             op.flush_retired();
             self.record_retired();
         }
-        let growth = self.grow_piece();
+        let (mut growth, has_unzipped) = self.grow_piece();
+        if has_unzipped {
+            let mut zipped = std::mem::take(&mut *lock(&removal.zipped));
+            if !zipped.is_empty() {
+                lock(&removal.marked).append(&mut zipped);
+                growth = now;
+            }
+        }
         let mut waiting = std::mem::take(&mut *lock(&removal.waiting));
         let mut over = Tombstones::new();
         let mut next = growth;
@@ -459,7 +471,12 @@ impl<'a> RecordOp<'a> {
         if former != 0 && is_place(former) {
             // Before the index is replaced: reclaiming frees no block of dead members, which no
             // index names any more, until the former index is retired.
-            lock(&self.store.removal.given_up).push((partition, former));
+            let mut given_up = lock(&self.store.removal.given_up);
+            // An attempt that found no room for a new index has given it up already.
+            if !given_up.contains(&(partition, former)) {
+                given_up.push((partition, former));
+            }
+            drop(given_up);
             let _ = self.store.job.ring(me);
         }
         self.make_index(partition)
@@ -490,7 +507,7 @@ impl<'a> RecordOp<'a> {
                         break;
                     }
                     // A node that two buckets share is retired once.
-                    if bucket.has(load(at + NODE_WORD)? >> 32) {
+                    if bucket.has(load(at + NODE_WORD)? >> 32) || mutant("grow-retire-twice") {
                         nodes.push(at);
                         let head = Head(replace(at + NODE_HEAD, Head::REMOVED.0)?);
                         if head != Head::REMOVED {
@@ -535,7 +552,7 @@ impl<'a> RecordOp<'a> {
     /// *unlink*: unlinks the nodes that are marked as *removed* from the bucket of a hash, raises
     /// the removal count, and retires the nodes. `false` if the bucket may share nodes with another
     /// bucket, and nothing was done: `zipped` has the words of these buckets.
-    fn take_out(&self, partition: usize, hash: u64, zipped: &BTreeSet<u64>) -> Result<bool, Error> {
+    fn take_out(&self, partition: usize, hash: u64, zipped: &[u64]) -> Result<bool, Error> {
         let (job, me) = (&self.store.job, self.store.me());
         let load = |offset: u64| job.load(Epoch::ANY, me, offset);
         let buckets = load(self.partition_word(me, partition, PARTITION_BUCKETS))?;
@@ -543,7 +560,7 @@ impl<'a> RecordOp<'a> {
             return Ok(true);
         }
         let (first_word, _) = self.store.own_bucket(buckets, hash)?;
-        if zipped.contains(&first_word) && !mutant("grow-unlink-shared") {
+        if zipped.binary_search(&first_word).is_ok() && !mutant("grow-unlink-shared") {
             return Ok(false);
         }
         let mut removed = Vec::new();

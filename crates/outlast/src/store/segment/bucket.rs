@@ -1,7 +1,7 @@
 //! The buckets of an index: what a bucket word means, and which bucket has the nodes of a hash.
 //!
 //! An index is opened with a power of two of buckets, its *base*, and grows by doubling
-//! (docs/decisions/0017-an-index-that-grows.md). A bucket has a number, and the lower bits of a
+//! (docs/protocol/growing.md). A bucket has a number, and the lower bits of a
 //! hash select it. The first `base` buckets are tier 0. Tier k has the numbers from
 //! `base << (k - 1)` to `base << k`, and lies at the offset in word k - 1 of the directory, which
 //! follows tier 0.

@@ -260,6 +260,9 @@ fn a_growing_index_outlasts_stops_and_deaths() {
                 });
                 assert!((least..=most).contains(&sum), "key {number}: {least} {sum} {most}");
             }
+            nap(&job, "the blocks of the dead", || {
+                store.memory_use().is_ok_and(|found| found.held_by_dead == 0)
+            });
             let closed = store.close();
             assert!(closed.is_ok() || !job.view().dead.is_empty(), "{closed:?}");
             let _ = job.leave();
@@ -316,7 +319,7 @@ impl Grown {
                 store.put(b"spare", b"value").expect("put");
             }
             // A report that was made before the index was held is made again.
-            store.state.report_crowded(replica, 0);
+            store.state.tell_crowded(replica, 0).expect("told");
             stage.set(2);
         } else {
             nap(job, "the keys", || stage.get() >= 2);
@@ -523,6 +526,353 @@ fn a_member_that_leaves_while_its_index_grows_hands_over_all_records() {
             nap(&job, "the end", || stage.get() == 6);
             grown.check(2);
             grown.end();
+        });
+        report.expect_ok();
+    }
+}
+
+/// The keys of a partition with four buckets, until there is one with this bucket number at depth 1.
+fn key_of_bucket(store: &Store, number: u64) -> Vec<u8> {
+    let hash = |key: &[u8]| store.state.key_ref(key).expect("a key").hash;
+    let mut keys = (0..1000).map(|number| format!("late {number}").into_bytes());
+    keys.find(|key| hash(key) & 7 == number).expect("some key")
+}
+
+/// The replica is stopped between *copy* and *split* of a bucket. A member that knows the new depth
+/// inserts a record of the new bucket, and a member that does not know it inserts a record of the
+/// former bucket. When the replica goes on, both are found.
+#[test]
+fn insertions_between_copy_and_split_are_kept() {
+    let hits = Rc::new(Cell::new(0));
+    for step in 1..200 {
+        let (stage, hits) = (Rc::new(Cell::new(0)), hits.clone());
+        // The late keys that were put.
+        let late = Rc::new(RefCell::new(Vec::new()));
+        let report = sim::run(&sim_options(3, step, Link::Memory), move |job: Job| {
+            let options = Options::new().replicas(1).partitions(1).expected_keys(4);
+            let store = Store::open(&job, options).expect("open");
+            let replica = store.replicas_of(b"any")[0];
+            let [one, other] = [1, 2].map(|distance| MemberId((replica.0 + distance) % 3));
+            let keys: Vec<_> = (0..KEYS).map(key).collect();
+            let put_late = |number: u64| {
+                let key = key_of_bucket(&store, number);
+                let is_put = store.put(&key, b"value").is_ok();
+                late.borrow_mut().extend(is_put.then_some(key));
+            };
+            if job.me() == replica {
+                store.state.hold_removal(true);
+                job.sleep(Duration::from_millis(20));
+                store.state.hold_removal(true);
+                stage.set(1);
+                nap(&job, "the keys", || stage.get() == 3);
+                job.inject(Fault::StopAtStep(step)).expect("a fault");
+                store.state.hold_removal(false);
+                nap(&job, "the growth", || stage.get() >= 20 && is_grown(&store, 3));
+                stage.set(30);
+            } else if job.me() == one {
+                nap(&job, "the replica", || stage.get() == 1);
+                for key in keys.iter().step_by(2) {
+                    store.put(key, b"value").expect("put");
+                }
+                stage.set(2);
+                nap(&job, "the other keys", || stage.get() == 3);
+                job.sleep(Duration::from_millis(5));
+                // Which bucket is copied and not split, while bucket 0 is split?
+                let copied = {
+                    let op = RecordOp::begin(&store.state).expect("begun");
+                    let config = op.config(0).expect("replicas");
+                    let buckets = op.buckets(config, config.primary, 0).expect("an index");
+                    let load = |at: u64| BucketWord(op.load(replica, at).expect("a word"));
+                    let tier = load(store.state.directory_word(buckets, 1)).0;
+                    (1..4).filter(|_| tier != 0).find(|number| {
+                        load(buckets).depth() == 1
+                            && load(buckets + number * 8).depth() == 0
+                            && load(tier + number * 8).first() != 0
+                    })
+                };
+                if let Some(number) = copied {
+                    keys.iter().for_each(|key| assert_eq!(store.exists(key), Ok(true)));
+                    put_late(number + 4);
+                    stage.set(10 + number);
+                    nap(&job, "the other member", || stage.get() == 20);
+                    hits.set(hits.get() + late.borrow().len() / 2);
+                }
+                stage.set(20);
+            } else if job.me() == other {
+                nap(&job, "the replica", || stage.get() == 2);
+                for key in keys.iter().skip(1).step_by(2) {
+                    store.put(key, b"value").expect("put");
+                }
+                store.state.tell_crowded(replica, 0).expect("told");
+                stage.set(3);
+                nap(&job, "the growth", || stage.get() >= 10);
+                if stage.get() < 20 {
+                    put_late(stage.get() - 10);
+                    stage.set(20);
+                }
+            }
+            nap(&job, "the growth", || {
+                if job.me() == one {
+                    let _ = job.inject(Fault::Resume(replica));
+                }
+                stage.get() == 30
+            });
+            let late = late.borrow().clone();
+            for key in keys.iter().chain(&late) {
+                assert_eq!(store.exists(key), Ok(true), "step {step}");
+            }
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+    assert!(hits.get() > 2, "{} times between the steps", hits.get());
+}
+
+/// A lookup begins right after the split, and is stopped before it follows a chain. The replica
+/// takes the chains apart meanwhile, and the lookup finds all records from the bucket words that it
+/// has loaded: no round goes on before its operation has ended.
+#[test]
+fn a_lookup_that_began_between_rounds_finds_its_record() {
+    for seed in 0..8 {
+        let stage = Rc::new(Cell::new(0));
+        let report = sim::run(&sim_options(2, seed, Link::Memory), move |job: Job| {
+            let options = Options::new().replicas(1).partitions(1).expected_keys(4);
+            let store = Store::open(&job, options).expect("open");
+            let (state, replica) = (&store.state, store.replicas_of(b"any")[0]);
+            let keys: Vec<_> = (0..KEYS).map(key).collect();
+            if job.me() == replica {
+                state.hold_removal(true);
+                job.sleep(Duration::from_millis(20));
+                state.hold_removal(true);
+                stage.set(1);
+                nap(&job, "the keys", || stage.get() == 2);
+                state.record_crowded(0);
+                state.grow_piece();
+                assert_eq!(state.zipped_words().len(), 8, "all buckets are split");
+                stage.set(3);
+                nap(&job, "the lookup", || stage.get() == 4);
+                for _ in 0..20 {
+                    state.grow_piece();
+                    job.sleep(Duration::from_millis(10));
+                }
+                assert!(!state.zipped_words().is_empty(), "the lookup is waited for");
+                stage.set(5);
+                nap(&job, "the end of the lookup", || stage.get() == 6);
+                state.hold_removal(false);
+                nap(&job, "the growth", || is_grown(&store, 3));
+                stage.set(7);
+            } else {
+                nap(&job, "the replica", || stage.get() == 1);
+                keys.iter().for_each(|key| drop(store.put(key, b"value").expect("put")));
+                stage.set(2);
+                nap(&job, "the split", || stage.get() == 3);
+                let op = RecordOp::begin(state).expect("begun");
+                let config = op.config(0).expect("replicas");
+                let words: Vec<_> = (0..8)
+                    .map(|hash| {
+                        let found = op.find_bucket(config, config.primary, 0, hash, None);
+                        let (_, bucket) = found.expect("a bucket");
+                        assert_eq!((bucket.number, bucket.depth), (hash, 1));
+                        bucket.word
+                    })
+                    .collect();
+                stage.set(4);
+                nap(&job, "the rounds", || stage.get() == 5);
+                for key in &keys {
+                    let key = state.key_ref(key).expect("a key");
+                    let first = words[key.hash as usize & 7].first();
+                    let (found, _) = op.find_from(replica, first, &key).expect("read");
+                    assert!(found.is_some(), "{:?} is missing", key.key);
+                }
+                drop(op);
+                stage.set(6);
+            }
+            nap(&job, "the growth", || stage.get() == 7);
+            keys.iter().for_each(|key| assert_eq!(store.exists(key), Ok(true)));
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+}
+
+/// A new replica fills, and its index grows, when the last complete replica dies: it gives the
+/// index up in the middle of its growth. After the loss is accepted each of its blocks is used
+/// once.
+#[test]
+fn an_index_that_is_given_up_while_it_grows_frees_each_block_once() {
+    let hits = Rc::new(Cell::new(0));
+    for seed in 0..30u64 {
+        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let (stage, all_hits) = (Rc::new(Cell::new(0)), hits.clone());
+        let report = sim::run(&sim_options(4, seed, link), move |job: Job| {
+            let options = Options::new().replicas(2).partitions(1).expected_keys(1);
+            let store = Store::open(&job, options.slab_len_max(16 << 10)).expect("open");
+            let replicas = store.replicas_of(b"any");
+            let [first, second] = [replicas[0], replicas[1]];
+            let others: Vec<_> = job.view().living().filter(|it| !replicas.contains(it)).collect();
+            let wait_for_death = |member| {
+                nap(&job, "a death", || !job.view().is_living(member));
+            };
+            if job.me() == others[0] {
+                for number in 0..4 * KEYS {
+                    store.put(&key(number), b"value").expect("put");
+                }
+                job.inject(Fault::Kill(second)).expect("a fault");
+                stage.set(1);
+            }
+            if replicas.contains(&job.me()) {
+                nap(&job, "the death", || false);
+            }
+            wait_for_death(second);
+            // The new replica kills the old replica when two of its buckets share nodes.
+            let is_filling = store.replicas_of(b"any").contains(&job.me());
+            if is_filling {
+                let deadline = job.now().after(Duration::from_millis(200));
+                while store.state.zipped_words().is_empty() && job.now() < deadline {
+                    job.sleep(Duration::from_micros(2 + seed));
+                }
+                let is_complete = store.repair_status().expect("known").is_repaired();
+                let is_zipped = !store.state.zipped_words().is_empty();
+                all_hits.set(all_hits.get() + u32::from(is_zipped && !is_complete));
+                job.inject(Fault::Kill(first)).expect("a fault");
+            }
+            wait_for_death(first);
+            if job.me() == others[0] {
+                nap(&job, "the loss", || match store.accept_loss() {
+                    Ok(_) => store.exists(b"any").is_ok(),
+                    Err(_) => false,
+                });
+                for round in 0..3 {
+                    for number in 0..4 * KEYS {
+                        store.put(&key(number), &[round; 24]).expect("put");
+                    }
+                    for number in 0..4 * KEYS {
+                        let found = store.get(&key(number)).expect("read").expect("there");
+                        assert_eq!(found.bytes(), [round; 24], "{number}");
+                    }
+                    job.sleep(Duration::from_millis(200));
+                }
+                stage.set(2);
+            }
+            nap(&job, "the new keys", || stage.get() == 2);
+            nap(&job, "the growth", || is_grown(&store, 5));
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+    assert!(hits.get() > 5, "{} indexes were given up while they grew", hits.get());
+}
+
+/// A member lists keys, again and again, while other members insert and the index grows: each list
+/// has each key that was there before exactly once.
+#[test]
+fn a_list_has_each_key_once_while_an_index_grows() {
+    for seed in 0..8u64 {
+        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let (stage, lists) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let count = lists.clone();
+        let report = sim::run(&sim_options(3, seed, link), move |job: Job| {
+            let options = Options::new().replicas(2).partitions(2).expected_keys(1);
+            let store = Store::open(&job, options).expect("open");
+            if job.me() == MemberId(0) {
+                (0..KEYS).for_each(|number| drop(store.put(&key(number), b"1").expect("put")));
+                stage.set(1);
+                while stage.get() < 3 {
+                    let mut found = store.scan(b"key ").expect("listed");
+                    found.sort_unstable();
+                    let mut wanted: Vec<_> = (0..KEYS).map(key).collect();
+                    wanted.sort_unstable();
+                    assert_eq!(found, wanted);
+                    lists.set(lists.get() + 1);
+                }
+            } else {
+                nap(&job, "the keys", || stage.get() >= 1);
+                for number in 0..4 * KEYS {
+                    let other = format!("other {} {number}", job.me().0).into_bytes();
+                    store.put(&other, b"value").expect("put");
+                }
+                nap(&job, "the growth", || is_grown(&store, 5));
+                stage.set(stage.get() + 1);
+            }
+            nap(&job, "the end", || stage.get() == 3);
+            store.close().expect("close");
+            let _ = job.leave();
+        });
+        report.expect_ok();
+        assert!(count.get() > 3, "{} lists", count.get());
+    }
+}
+
+/// A replica without room for a larger index keeps the index that it has: all keys are found,
+/// changed and deleted as before. When another store has given its memory back, the index grows.
+#[test]
+fn a_replica_without_room_for_a_larger_index_goes_on() {
+    const KEYS: usize = 300;
+    for seed in 0..6u64 {
+        let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
+        let stage = Rc::new(Cell::new(0));
+        let mut options = sim_options(2, seed, link);
+        options.segment_limit = 1 << 20;
+        let report = sim::run(&options, move |job: Job| {
+            let options = Options::new().replicas(1).partitions(1).slab_len_max(4 << 10);
+            let large = Store::open(&job, options.clone().name("large")).expect("open");
+            let store = Store::open(&job, options.expected_keys(64)).expect("open");
+            let (state, replica) = (&store.state, store.replicas_of(b"any")[0]);
+            let depth = || {
+                let buckets = state.root(replica) + state.layout.partition(0) + PARTITION_BUCKETS;
+                let load = |at: u64| job.load(Epoch::ANY, replica, at).expect("a word");
+                let buckets = load(buckets);
+                let tiers = (1..TIERS_MAX).map(|tier| load(state.directory_word(buckets, tier)));
+                tiers.take_while(|&tier| tier != 0).count()
+            };
+            if job.me() == replica {
+                state.hold_removal(true);
+                job.sleep(Duration::from_millis(20));
+                state.hold_removal(true);
+                stage.set(1);
+                nap(&job, "the keys", || stage.get() == 2);
+                for len in [3000, 700, 200, 60, 1] {
+                    let fits = |number: u32| {
+                        large.put(format!("{len} {number}").as_bytes(), &vec![7; len]).is_ok()
+                    };
+                    (0..).take_while(|&number| fits(number)).for_each(drop);
+                }
+                assert!(job.reservable().expect("known") < 64 * 8 * ROOM);
+                state.hold_removal(false);
+                state.record_crowded(0);
+                stage.set(3);
+            } else {
+                nap(&job, "the replica", || stage.get() == 1);
+                (0..KEYS).for_each(|number| drop(store.put(&key(number), b"1").expect("put")));
+                stage.set(2);
+                nap(&job, "the full replica", || stage.get() == 3);
+                job.sleep(Duration::from_millis(20));
+                for number in 0..KEYS {
+                    assert_eq!(store.exists(&key(number)), Ok(true), "{number}");
+                    let is_deleted = number % 3 == 0;
+                    match is_deleted {
+                        true => assert_eq!(store.delete(&key(number)), Ok(true), "{number}"),
+                        false => drop(store.put(&key(number), b"2").expect("changed")),
+                    }
+                }
+                assert_eq!(depth(), 0, "there is no room");
+                stage.set(4);
+            }
+            nap(&job, "the calls", || stage.get() == 4);
+            large.close().expect("close");
+            if job.me() != replica {
+                for number in 0..KEYS {
+                    assert_eq!(store.exists(&key(number)), Ok(number % 3 != 0), "{number}");
+                    store.put(&key(number), b"3").expect("put");
+                }
+                nap(&job, "the growth", || depth() == 2);
+                (0..KEYS).for_each(|number| assert_eq!(store.exists(&key(number)), Ok(true)));
+            }
+            store.close().expect("close");
+            let _ = job.leave();
         });
         report.expect_ok();
     }
