@@ -116,10 +116,11 @@ impl RunOptions {
     }
 
     pub(super) fn member(&self, job: &Job, record: &SharedRecord) {
-        // In a half of the runs the indexes begin with a single bucket, and grow.
-        let expected_keys = if self.seed % 2 == 0 { 32 } else { 1 };
-        let options =
-            Options::new().replicas(self.replicas).partitions(8).expected_keys(expected_keys);
+        // In a half of the runs few partitions have all keys. Their indexes begin with a bucket, and
+        // grow.
+        let (partitions, expected_keys) = if self.seed % 2 == 0 { (8, 32) } else { (3, 1) };
+        let options = Options::new().replicas(self.replicas).partitions(partitions);
+        let options = options.expected_keys(expected_keys);
         let options = options.slab_len_max(16 << 10).mode(self.mode.into()).salvage(self.salvage);
         match Store::open(job, options) {
             Ok(store) => {

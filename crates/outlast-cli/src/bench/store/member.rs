@@ -120,12 +120,12 @@ impl StoreBenchMember {
             }
             at = (at + 1) % keys;
         };
-        let put_handle = |side: &mut Side| -> anyhow::Result<()> {
+        let put_handle = |side: &mut Side<'_>| -> anyhow::Result<()> {
             side.handles[side.by_handle as usize].put(black_box(source.bytes()))?;
             side.by_handle = (side.by_handle + 1) % keys as u64;
             Ok(())
         };
-        let put_key = |side: &mut Side| -> anyhow::Result<()> {
+        let put_key = |side: &mut Side<'_>| -> anyhow::Result<()> {
             side.store.put(names[side.by_key as usize].as_bytes(), black_box(source.bytes()))?;
             side.by_key = (side.by_key + 1) % keys as u64;
             Ok(())

@@ -24,6 +24,9 @@ use crate::store::segment::layout::{
 use crate::store::segment::place::pin_word;
 use std::time::Duration;
 
+/// The longest pause between two looks of the background.
+const PAUSE_MAX: Duration = Duration::from_millis(1024);
+
 /// A grace period that has begun.
 pub(in crate::store) struct GracePeriod {
     /// The words that are not read yet, and the operations that have not ended yet.
@@ -171,13 +174,22 @@ impl GracePeriod {
     /// question included. It checks soon at first and then ever more seldom, since a member may be
     /// stopped inside an operation. If the grace period is not over, returns when to check again.
     pub(in crate::store) fn is_over_or_due(&mut self, store: &OperationState) -> Result<(), Time> {
+        self.is_over_or_due_after(store, Duration::from_millis(4))
+    }
+
+    /// [`GracePeriod::is_over_or_due`] with this pause after the first look.
+    pub(in crate::store) fn is_over_or_due_after(
+        &mut self,
+        store: &OperationState,
+        first: Duration,
+    ) -> Result<(), Time> {
         let now = store.job.now();
         if now >= self.due {
             if self.is_over(store) {
                 return Ok(());
             }
+            self.due = now.after((first * (1 << self.looks.min(20))).min(PAUSE_MAX));
             self.looks += 1;
-            self.due = now.after(Duration::from_millis(2 << self.looks.min(9)));
         }
         Err(self.due)
     }

@@ -46,6 +46,12 @@ const MEASURE_PAUSE: Duration = Duration::from_millis(5);
 /// doubled an index measures it once more by itself.
 const REPORT_PAUSE: Duration = Duration::from_millis(5);
 
+/// The pause after the first look at a grace period of *wait*, which doubles with each look.
+const WAIT_PAUSE: Duration = Duration::from_millis(2);
+
+/// [`WAIT_PAUSE`] where all members map the memory.
+const WAIT_PAUSE_MAPPED: Duration = Duration::from_micros(50);
+
 /// How many times the memory of a new tier must be free before an index grows: an index does not
 /// take the last room from values.
 const ROOM: u64 = 4;
@@ -184,7 +190,9 @@ impl RecordState {
     fn end_wait(&self, work: &mut Work) -> Result<Option<Time>, Error> {
         let Some(grace) = &mut work.grace else { return Ok(None) };
         let step = steps::within(Step::GrowWait);
-        if let Err(due) = grace.is_over_or_due(self)
+        // In mapped memory a look costs a few loads, and most operations take microseconds.
+        let pause = if self.job.is_mapped() { WAIT_PAUSE_MAPPED } else { WAIT_PAUSE };
+        if let Err(due) = grace.is_over_or_due_after(self, pause)
             && !mutant("grow-early")
         {
             return Ok(Some(due));
@@ -422,25 +430,26 @@ impl RecordState {
     /// The offset of a bucket word of this member. In damaged memory, of any bucket word.
     fn own_bucket_word(&self, buckets: u64, number: u64) -> Result<u64, Error> {
         let (tier, position) = place_of(self.bucket_count as u64, number);
-        self.own_position(buckets, tier, position)
+        let any = buckets + (position & (self.bucket_count as u64 - 1)) * 8;
+        Ok(self.own_tier(buckets, tier)?.map_or(any, |tier| tier + position * 8))
     }
 
-    /// The offset of the bucket word at a position of a tier of this member.
-    fn own_position(&self, buckets: u64, tier: usize, position: u64) -> Result<u64, Error> {
-        if tier > 0 {
-            let word = self.directory_word(buckets, tier);
-            let offset = self.job.load(Epoch::ANY, self.me(), word)?;
-            if offset != 0 && is_place(offset) {
-                return Ok(offset + position * 8);
-            }
+    /// The offset of a tier of this member; `None` if there is none.
+    fn own_tier(&self, buckets: u64, tier: usize) -> Result<Option<u64>, Error> {
+        if tier == 0 {
+            return Ok(Some(buckets));
         }
-        Ok(buckets + (position & (self.bucket_count as u64 - 1)) * 8)
+        let offset = self.job.load(Epoch::ANY, self.me(), self.directory_word(buckets, tier))?;
+        Ok(Some(offset).filter(|&offset| offset != 0 && is_place(offset)))
     }
 
-    /// The bucket word at a position of a tier of this member.
+    /// The bucket word at a position of a tier of this member. In damaged memory a bucket word may
+    /// name a tier that is not there: its buckets are empty.
     fn load_own_bucket(&self, buckets: u64, tier: usize, position: u64) -> Result<u64, Error> {
-        let offset = self.own_position(buckets, tier, position)?;
-        self.job.load(Epoch::ANY, self.me(), offset)
+        match self.own_tier(buckets, tier)? {
+            Some(tier) => self.job.load(Epoch::ANY, self.me(), tier + position * 8),
+            None => Ok(0),
+        }
     }
 
     /// The bucket of this member that has the nodes of a hash, with the offset of its word.

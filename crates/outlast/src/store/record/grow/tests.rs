@@ -74,7 +74,7 @@ fn an_index_that_stays_as_it_is_is_measured_seldom() {
         job.sleep(Duration::from_millis(20));
         let is_reported = || !lock(&state.growth.crowded).is_empty();
         state.record_crowded(0);
-        assert_eq!(state.grow_piece(), Time::NEVER);
+        assert_eq!(state.grow_piece().0, Time::NEVER);
         assert!(!is_reported(), "measured");
         let until = lock(&state.growth.work).resting[&0];
         for number in 0..KEYS {
@@ -82,7 +82,7 @@ fn an_index_that_stays_as_it_is_is_measured_seldom() {
         }
         state.record_crowded(0);
         while job.now() < until {
-            assert_eq!(state.grow_piece(), until);
+            assert_eq!(state.grow_piece().0, until);
             assert!(is_reported() && !is_grown(&store, 1), "not measured");
             job.sleep(MEASURE_PAUSE / 4);
         }
@@ -106,7 +106,7 @@ fn an_index_that_stays_as_it_is_is_measured_seldom() {
 #[test]
 fn every_record_is_found_while_an_index_grows() {
     const KEYS: u64 = 150;
-    for seed in 0..8 {
+    for seed in 0..6 {
         let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
         let (ended, checked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let mut options = SimOptions::new(3, seed).link(link);
@@ -664,7 +664,7 @@ fn a_lookup_that_began_between_rounds_finds_its_record() {
                 stage.set(7);
             } else {
                 nap(&job, "the replica", || stage.get() == 1);
-                keys.iter().for_each(|key| drop(store.put(key, b"value").expect("put")));
+                keys.iter().for_each(|key| _ = store.put(key, b"value").expect("put"));
                 stage.set(2);
                 nap(&job, "the split", || stage.get() == 3);
                 let op = RecordOp::begin(state).expect("begun");
@@ -770,7 +770,7 @@ fn an_index_that_is_given_up_while_it_grows_frees_each_block_once() {
 /// has each key that was there before exactly once.
 #[test]
 fn a_list_has_each_key_once_while_an_index_grows() {
-    for seed in 0..8u64 {
+    for seed in 0..4u64 {
         let link = if seed % 2 == 0 { Link::Memory } else { Link::Network };
         let (stage, lists) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let count = lists.clone();
@@ -778,7 +778,7 @@ fn a_list_has_each_key_once_while_an_index_grows() {
             let options = Options::new().replicas(2).partitions(2).expected_keys(1);
             let store = Store::open(&job, options).expect("open");
             if job.me() == MemberId(0) {
-                (0..KEYS).for_each(|number| drop(store.put(&key(number), b"1").expect("put")));
+                (0..KEYS).for_each(|number| _ = store.put(&key(number), b"1").expect("put"));
                 stage.set(1);
                 while stage.get() < 3 {
                     let mut found = store.scan(b"key ").expect("listed");
@@ -787,10 +787,11 @@ fn a_list_has_each_key_once_while_an_index_grows() {
                     wanted.sort_unstable();
                     assert_eq!(found, wanted);
                     lists.set(lists.get() + 1);
+                    job.sleep(Duration::from_micros(200));
                 }
             } else {
                 nap(&job, "the keys", || stage.get() >= 1);
-                for number in 0..4 * KEYS {
+                for number in 0..2 * KEYS {
                     let other = format!("other {} {number}", job.me().0).into_bytes();
                     store.put(&other, b"value").expect("put");
                 }
@@ -818,8 +819,9 @@ fn a_replica_without_room_for_a_larger_index_goes_on() {
         options.segment_limit = 1 << 20;
         let report = sim::run(&options, move |job: Job| {
             let options = Options::new().replicas(1).partitions(1).slab_len_max(4 << 10);
+            let options = options.expected_keys(64);
             let large = Store::open(&job, options.clone().name("large")).expect("open");
-            let store = Store::open(&job, options.expected_keys(64)).expect("open");
+            let store = Store::open(&job, options).expect("open");
             let (state, replica) = (&store.state, store.replicas_of(b"any")[0]);
             let depth = || {
                 let buckets = state.root(replica) + state.layout.partition(0) + PARTITION_BUCKETS;
@@ -846,16 +848,15 @@ fn a_replica_without_room_for_a_larger_index_goes_on() {
                 stage.set(3);
             } else {
                 nap(&job, "the replica", || stage.get() == 1);
-                (0..KEYS).for_each(|number| drop(store.put(&key(number), b"1").expect("put")));
+                (0..KEYS).for_each(|number| _ = store.put(&key(number), b"1").expect("put"));
                 stage.set(2);
                 nap(&job, "the full replica", || stage.get() == 3);
                 job.sleep(Duration::from_millis(20));
                 for number in 0..KEYS {
                     assert_eq!(store.exists(&key(number)), Ok(true), "{number}");
-                    let is_deleted = number % 3 == 0;
-                    match is_deleted {
-                        true => assert_eq!(store.delete(&key(number)), Ok(true), "{number}"),
-                        false => drop(store.put(&key(number), b"2").expect("changed")),
+                    match number % 3 {
+                        0 => assert_eq!(store.delete(&key(number)), Ok(true), "{number}"),
+                        _ => _ = store.put(&key(number), b"2").expect("changed"),
                     }
                 }
                 assert_eq!(depth(), 0, "there is no room");
@@ -863,13 +864,22 @@ fn a_replica_without_room_for_a_larger_index_goes_on() {
             }
             nap(&job, "the calls", || stage.get() == 4);
             large.close().expect("close");
-            if job.me() != replica {
+            if job.me() == replica {
+                nap(&job, "the memory", || job.reservable().expect("known") > 200 << 10);
+                stage.set(5);
+            } else {
+                nap(&job, "the memory", || stage.get() == 5);
                 for number in 0..KEYS {
                     assert_eq!(store.exists(&key(number)), Ok(number % 3 != 0), "{number}");
+                }
+                for number in KEYS..2 * KEYS {
                     store.put(&key(number), b"3").expect("put");
                 }
-                nap(&job, "the growth", || depth() == 2);
-                (0..KEYS).for_each(|number| assert_eq!(store.exists(&key(number)), Ok(true)));
+                nap(&job, "the growth", || depth() >= 2);
+                for number in 0..2 * KEYS {
+                    let is_there = number >= KEYS || number % 3 != 0;
+                    assert_eq!(store.exists(&key(number)), Ok(is_there), "{number}");
+                }
             }
             store.close().expect("close");
             let _ = job.leave();
