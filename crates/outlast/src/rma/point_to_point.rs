@@ -17,6 +17,7 @@ use super::registry::{CommunicatorState, SharedCommunicator};
 use super::{Error, Result};
 use crate::Job;
 use crate::engine::deadline::Deadline;
+use crate::engine::{self};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
