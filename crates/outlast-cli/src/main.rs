@@ -87,6 +87,8 @@ enum Command {
     #[command(hide = true)]
     FailureMember(bench::FailureMember),
     #[command(hide = true)]
+    ImageBenchMember(bench::ImageBenchMember),
+    #[command(hide = true)]
     LoadBenchMember(bench::LoadBenchMember),
     #[command(hide = true)]
     MemoryBenchMember(bench::MemoryBenchMember),
@@ -96,6 +98,8 @@ enum Command {
     PeerServer(bench::PeerServer),
     #[command(hide = true)]
     SampleMember(sample::SampleMember),
+    #[command(hide = true)]
+    SeatBenchMember(bench::SeatBenchMember),
     #[command(hide = true)]
     SnapshotBenchMember(bench::SnapshotBenchMember),
     #[command(hide = true)]
@@ -161,11 +165,13 @@ fn main() -> ExitCode {
         Command::Mpi(mpi) => mpi.execute(),
         Command::DetectionMember(member) => member.execute(),
         Command::FailureMember(member) => member.execute(),
+        Command::ImageBenchMember(member) => member.execute(),
         Command::LoadBenchMember(member) => member.execute(),
         Command::MemoryBenchMember(member) => member.execute(),
         Command::Pages(pages) => pages.execute(),
         Command::PeerServer(server) => server.execute(),
         Command::SampleMember(member) => member.execute(),
+        Command::SeatBenchMember(member) => member.execute(),
         Command::SnapshotBenchMember(member) => member.execute(),
         Command::StoreBenchMember(member) => member.execute(),
         Command::TxBenchMember(member) => member.execute(),

@@ -14,6 +14,7 @@
 //! | [`detection`], [`failure`] | how fast deaths are known, puts go on, replicas are back |
 //! | [`cost`] | what a killed process costs writers, here and with other stores |
 //! | [`memory`] | the memory of a key with all its copies |
+//! | [`image`], [`seat`] | images against memcpy, seats against windows and against themselves |
 //! | [`snapshot`] | snapshots against dd |
 //! | [`tasks`] | programs of tasks against rayon, and against themselves without saving |
 //! | [`ulfm`] | agree and shrink against dup and Open MPI ([`openmpi`]) |
@@ -23,6 +24,7 @@ mod all;
 mod cost;
 mod detection;
 mod failure;
+mod image;
 mod interrupt;
 mod load;
 mod memory;
@@ -30,6 +32,8 @@ mod openmpi;
 mod pace;
 mod peers;
 mod ping;
+mod samples;
+mod seat;
 mod show;
 mod sim;
 mod snapshot;
@@ -53,9 +57,11 @@ use std::path::PathBuf;
 pub(crate) use cost::CourseMember;
 pub(crate) use detection::DetectionMember;
 pub(crate) use failure::FailureMember;
+pub(crate) use image::ImageBenchMember;
 pub(crate) use load::LoadBenchMember;
 pub(crate) use memory::MemoryBenchMember;
 pub(crate) use peers::PeerServer;
+pub(crate) use seat::SeatBenchMember;
 pub(crate) use snapshot::SnapshotBenchMember;
 pub(crate) use store::StoreBenchMember;
 pub(crate) use tx::TxBenchMember;
@@ -76,12 +82,14 @@ enum Benchmark {
     Failure(cost::FailureBench),
     Get(store::GetBench),
     Growth(load::GrowthBench),
+    Image(image::ImageBench),
     Memory(memory::MemoryBench),
     Mixed(load::MixedBench),
     Poster(load::PosterBench),
     Put(store::PutBench),
     Rate(load::RateBench),
     Repair(failure::RepairBench),
+    Seat(seat::SeatBench),
     Show(show::ShowBench),
     Sim(sim::SimBench),
     Snapshot(snapshot::SnapshotBench),
@@ -103,12 +111,14 @@ impl Bench {
             Benchmark::Failure(failure) => failure.execute(),
             Benchmark::Get(get) => get.execute(),
             Benchmark::Growth(growth) => growth.execute(),
+            Benchmark::Image(image) => image.execute(),
             Benchmark::Memory(memory) => memory.execute(),
             Benchmark::Mixed(mixed) => mixed.execute(),
             Benchmark::Poster(poster) => poster.execute(),
             Benchmark::Put(put) => put.execute(),
             Benchmark::Rate(rate) => rate.execute(),
             Benchmark::Repair(repair) => repair.execute(),
+            Benchmark::Seat(seat) => seat.execute(),
             Benchmark::Show(show) => show.execute(),
             Benchmark::Sim(sim) => sim.execute(),
             Benchmark::Snapshot(snapshot) => snapshot.execute(),
@@ -131,12 +141,14 @@ impl Benchmark {
             Benchmark::Failure(failure) => &failure.args,
             Benchmark::Get(get) => &get.args,
             Benchmark::Growth(growth) => &growth.args,
+            Benchmark::Image(image) => &image.args,
             Benchmark::Memory(memory) => &memory.args,
             Benchmark::Mixed(mixed) => &mixed.load.args,
             Benchmark::Poster(poster) => &poster.args,
             Benchmark::Put(put) => &put.args,
             Benchmark::Rate(rate) => &rate.load.args,
             Benchmark::Repair(repair) => &repair.args,
+            Benchmark::Seat(seat) => &seat.args,
             Benchmark::Sim(sim) => &sim.args,
             Benchmark::Snapshot(snapshot) => &snapshot.args,
             Benchmark::Tasks(tasks) => &tasks.args,

@@ -86,6 +86,18 @@ pub(super) fn decode(data: usize, parity: usize, pieces: &mut [Option<Vec<u8>>])
     true
 }
 
+/// Computes the parity pieces of these bytes, stripe by stripe as a save does, into `sums`: for
+/// measurements. Bytes at the end that fill no stripe are left out.
+pub fn encode_all(data: usize, parity: usize, piece_len: usize, bytes: &[u8], sums: &mut [u8]) {
+    let mut encoder = Encoder::new(data, parity, piece_len);
+    let stripes = bytes.chunks_exact(data * piece_len);
+    for (stripe, sums) in stripes.zip(sums.chunks_exact_mut(parity * piece_len)) {
+        encoder.encode(stripe.chunks_exact(piece_len), |index, piece| {
+            sums[index * piece_len..][..piece_len].copy_from_slice(piece);
+        });
+    }
+}
+
 fn add(sum: &mut [u8], piece: &[u8]) {
     sum.iter_mut().zip(piece).for_each(|(sum, byte)| *sum ^= byte);
 }

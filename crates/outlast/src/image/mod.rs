@@ -72,6 +72,8 @@ mod save;
 mod set;
 mod stripe;
 
+#[doc(hidden)]
+pub use code::encode_all;
 pub use error::{ImageError, ImageResult};
 pub(crate) use generation::Staged;
 pub use load::Image;
