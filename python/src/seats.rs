@@ -8,7 +8,7 @@ use crate::buffer::{self, View};
 use crate::error::{Code, Failure, RolledBack, SeatFailed, failure};
 use crate::wait::interruptible;
 use crate::window::{lock_kind, update};
-use outlast::protect::{self, Point, Protect, ProtectResult};
+use outlast::protect::{self, Point, Protect, ProtectError, ProtectResult};
 use outlast::store::Store;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -64,6 +64,19 @@ impl Seat {
         let note = note.map(buffer::value).transpose()?;
         let note = note.as_ref().map_or(&[][..], |note| note.get());
         Ok(self.call(py, |seat| point(seat, note))? == Point::Saved)
+    }
+}
+
+/// Why nothing is remembered.
+enum Unseen {
+    /// The function of the program has raised an exception.
+    Look(PyErr),
+    Call(ProtectError),
+}
+
+impl From<ProtectError> for Unseen {
+    fn from(error: ProtectError) -> Unseen {
+        Unseen::Call(error)
     }
 }
 
@@ -162,6 +175,28 @@ impl Seat {
     /// Whether all pieces of all seats are at living members.
     fn is_whole(&self, py: Python<'_>) -> Result<bool, Failure> {
         self.call(py, protect::Seat::is_whole)
+    }
+
+    /// Bytes from outside of the seats, such as the time or a key of the store, which `look()`
+    /// returns. For looking and not for taking: after a rollback look is called again. With logs, a
+    /// seat that repeats what a dead holder did gets the bytes that the dead holder was given. If
+    /// look raises an exception, nothing is remembered.
+    fn remember<'py>(
+        &self,
+        py: Python<'py>,
+        look: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let look = look.clone().unbind();
+        let looked = move || {
+            Python::attach(|py| Ok(buffer::value(&look.call0(py)?.into_bound(py))?.get().to_vec()))
+        };
+        let seen =
+            self.call(py, |seat| Ok(seat.try_remember(|| looked().map_err(Unseen::Look))))?;
+        match seen {
+            Ok(bytes) => Ok(PyBytes::new(py, &bytes)),
+            Err(Unseen::Look(error)) => Err(error),
+            Err(Unseen::Call(error)) => Err(Failure::from(error).into()),
+        }
     }
 
     /// Writes bytes, a buffer, to the memory of a seat. They may be complete only after a flush, a

@@ -754,9 +754,16 @@ impl Store {
     /// how many seconds Seat.point waits for other seats. room: the seats of the dead that a member
     /// can take. give_up: after how many deaths of its holders a seat has failed. The others are
     /// those of regions().
+    ///
+    /// logs: EXPERIMENTAL; log accesses, with so many bytes for the logs of each seat. The next
+    /// holder of a seat then repeats what the dead holder did, and the other seats notice nothing,
+    /// for programs of puts, gets and barriers and a single lost seat at a time; all else is a
+    /// rollback. Puts to other seats are done at the next barrier, and Seat.point saves nothing. The
+    /// function makes equal calls when it gets equal answers, and two accesses to a byte of which
+    /// one is a write have a barrier between them.
     #[pyo3(signature = (body, bytes, *, interval=None, mtbf=None, patience=3600.0, gather=1.0,
                         set=8, lose=1, piece=16 << 10, apart_depth=0, strict=false, room=1,
-                        give_up=8))]
+                        give_up=8, logs=0))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments in Python")]
     fn run_seats<'py>(
         &self,
@@ -773,6 +780,7 @@ impl Store {
         strict: bool,
         room: usize,
         give_up: u64,
+        logs: u64,
     ) -> PyResult<Bound<'py, PyDict>> {
         let mut options = Protect::new(bytes).set(set).lose(lose).piece(piece).room(room);
         options = options.give_up(give_up).patience(duration(patience)?).gather(duration(gather)?);
@@ -787,6 +795,9 @@ impl Store {
         }
         if let Some(seconds) = mtbf {
             options = options.every(Interval::Daly { mtbf: duration(seconds)? });
+        }
+        if logs != 0 {
+            options = options.logged(logs);
         }
         seats::run(self.get()?, options, body)
     }

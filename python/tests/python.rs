@@ -90,6 +90,12 @@ fn programs_on_seats_outlast_a_holder() {
 }
 
 #[test]
+fn programs_on_logged_seats_do_not_notice_that_a_holder_dies() {
+    let package = Package::new();
+    kill_the_last_of(package.launch(4, "logged.py"));
+}
+
+#[test]
 fn programs_adopt_all_keys_though_the_heir_dies() {
     let outcome = run(Package::new().launch(5, "adopt.py"));
     assert_eq!(outcome.deaths().count(), 2, "{outcome}{}", said(&outcome));

@@ -11,6 +11,7 @@ mod mutants;
 mod packages;
 mod peers;
 mod soak;
+mod soak_seats;
 mod soak_tasks;
 mod test;
 mod tidy;
@@ -49,6 +50,10 @@ cargo xtask TASK
   soak tasks [--first-seed X]
                        100,000 seeds of the task runtime's random programs, with a record in
                        target/soak/tasks.json
+  soak seats [--first-seed X]
+                       100,000 seeds of programs on seats, and 1,000 kills on shm, under mpirun, and
+                       on hosts made of network namespaces (root), with a record in
+                       target/soak/seats.json
   soak --engine mpi [--first-seed X]
                        500 kills under mpirun, on one host and on hosts made of network
                        namespaces (root), with a record in target/soak/mpi.json
@@ -111,6 +116,11 @@ fn main() -> ExitCode {
         ["soak", "tasks"] => soak_tasks::soak_tasks(soak_tasks::FIRST_SEED),
         ["soak", "tasks", "--first-seed", seed] => match seed.parse() {
             Ok(seed) => soak_tasks::soak_tasks(seed),
+            Err(_) => return usage(&format!("`{seed}` is not a seed")),
+        },
+        ["soak", "seats"] => soak_seats::soak_seats(soak_seats::FIRST_SEED),
+        ["soak", "seats", "--first-seed", seed] => match seed.parse() {
+            Ok(seed) => soak_seats::soak_seats(seed),
             Err(_) => return usage(&format!("`{seed}` is not a seed")),
         },
         ["soak", "--engine", "mpi"] => soak::soak_mpi(soak::MPI_FIRST_SEED),

@@ -5,6 +5,7 @@
 //! command that repeats each run, and how many members died in each step of the protocol.
 
 use crate::gate::{Gate, cargo, minutes, target_folder, workspace};
+use crate::soak_seats;
 use crate::soak_tasks;
 use crate::test::FEATURES;
 use anyhow::{Context, ensure};
@@ -105,13 +106,14 @@ const MPI_CHAOS: [(&str, &str, u64); 9] = [
 
 const MPI_KILLS: u64 = 500;
 
-/// `cargo xtask soak`: the store's part, the part of the task runtime, then rounds of everything
-/// else with new seeds.
+/// `cargo xtask soak`: the store's part, the parts of the task runtime and of seats, then rounds of
+/// everything else with new seeds.
 pub(crate) fn soak(length_min: u64) -> anyhow::Result<()> {
     let mut gate = Gate::new(minutes(length_min) + minutes(30));
     let until = Instant::now() + minutes(length_min);
     let result = run_store(&mut gate, STORE_FIRST_SEED, 0, Some(until))
         .and_then(|()| soak_tasks::run(&mut gate, soak_tasks::FIRST_SEED, Some(until)))
+        .and_then(|()| soak_seats::run(&mut gate, soak_seats::FIRST_SEED, Some(until)))
         .and_then(|()| run_rounds(&mut gate, until));
     gate.summarize("soak", result)
 }
@@ -421,7 +423,7 @@ impl Record {
     }
 }
 
-fn read_json(path: &Path) -> anyhow::Result<Value> {
+pub(crate) fn read_json(path: &Path) -> anyhow::Result<Value> {
     let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", path.display()))
 }

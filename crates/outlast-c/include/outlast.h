@@ -841,6 +841,14 @@ typedef struct outlast_seat_options {
     uint32_t room;        /* seats of the dead that a member can take beside its own; default 1 */
     uint32_t give_up;     /* deaths of a seat's holders without a new save until it has failed;
                              default 8 */
+    uint64_t logs;        /* EXPERIMENTAL. Not 0: log accesses, with so many bytes for the logs of
+                             each seat, 4096 at least. The next holder of a seat then repeats what
+                             the dead holder did, and the other seats notice nothing, for programs
+                             of puts, gets and barriers and a single lost seat at a time; all else
+                             is a rollback. Puts to other seats are done at the next barrier, and
+                             outlast_seat_point saves nothing. The function makes equal calls when
+                             it gets equal answers, and two accesses to a byte of which one is a
+                             write have a barrier between them. docs/logged-mode.md says more. */
 } outlast_seat_options;
 
 /* Calls body once for each seat that this member holds. All members call it, spares included, which
@@ -865,6 +873,15 @@ int outlast_seat_is_whole(const outlast_seat *seat, int *is_whole);
 /* Copies the note of the point from which the function was called. Returns OUTLAST_ABSENT at the
  * very beginning, when all bytes of all seats are 0. len may be NULL. */
 int outlast_seat_note(const outlast_seat *seat, void *buffer, size_t capacity, size_t *len);
+
+/* Bytes from outside of the seats, such as the time or a key of the store. look fills the buffer,
+ * stores how many bytes it has seen in *len, and returns 0; otherwise nothing is remembered, and the
+ * call returns what look has returned. For looking and not for taking: after a rollback look is
+ * called again. With logs, a seat that repeats what a dead holder did gets the bytes that the dead
+ * holder was given, and look is not called. len of the call may be NULL. */
+int outlast_seat_remember(const outlast_seat *seat,
+                          int (*look)(void *context, void *buffer, size_t capacity, size_t *len),
+                          void *context, void *buffer, size_t capacity, size_t *len);
 
 /* Writes bytes to the memory of the seat `target`. They may be complete only after a flush, a lock,
  * a barrier or a point; the data can be used again at once. */

@@ -2447,6 +2447,8 @@ struct SeatOptions : outlast_seat_options {
         return interval_ms = detail::count(time), *this;
     }
     SeatOptions &with_mtbf(Milliseconds time) { return mtbf_ms = detail::count(time), *this; }
+    /* EXPERIMENTAL: logs accesses, with so many bytes for the logs of each seat. */
+    SeatOptions &with_logs(std::uint64_t budget) { return logs = budget, *this; }
 };
 
 /* A rank with memory that outlives the process which holds it; outlast.h says what holds. Every
@@ -2510,6 +2512,55 @@ class Seat {
     /* The same as an object that was given to barrier_point() or point() with bytes_of(). */
     template <class T> std::optional<T> note_value(OnError on = {}) const {
         return detail::decode<T>(note(on), on.get());
+    }
+
+    /* Bytes from outside of the seats, which look() returns, at most `capacity` of them. For looking
+     * and not for taking: after a rollback look is called again. With logs, a seat that repeats what
+     * a dead holder did gets the bytes that the dead holder was given. If an exception leaves look,
+     * nothing is remembered. */
+    template <class Look>
+    std::string remember(std::size_t capacity, Look &&look, OnError on = {}) const {
+        struct Call {
+            std::remove_reference_t<Look> &look;
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+            std::exception_ptr thrown;
+#endif
+            static int see(void *context, void *buffer, std::size_t capacity,
+                           std::size_t *len) noexcept {
+                auto &call = *static_cast<Call *>(context);
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+                try {
+                    return call.copy(buffer, capacity, len);
+                } catch (...) {
+                    call.thrown = std::current_exception();
+                    return OUTLAST_FAILED;
+                }
+#else
+                return call.copy(buffer, capacity, len);
+#endif
+            }
+            int copy(void *buffer, std::size_t capacity, std::size_t *len) {
+                const std::string seen = look();
+                *len = seen.size();
+                if (seen.size() <= capacity) {
+                    seen.copy(static_cast<char *>(buffer), seen.size());
+                }
+                return OUTLAST_OK;
+            }
+        };
+        Call call{look};
+        std::string seen(capacity, '\0');
+        std::size_t len = 0;
+        const int code =
+            outlast_seat_remember(raw_, Call::see, &call, seen.data(), capacity, &len);
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+        if (call.thrown) {
+            std::rethrow_exception(call.thrown);
+        }
+#endif
+        detail::report(code, on.get());
+        seen.resize(len);
+        return seen;
     }
 
     /* Writes bytes to the memory of a seat. They are complete after a flush, a lock, a barrier or a

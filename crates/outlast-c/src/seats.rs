@@ -5,8 +5,8 @@
 //! is valid until the function returns.
 
 use crate::call::{
-    Context, SizedStruct, borrow_handle, bytes, call, copy_out, done, invalid, items, items_mut,
-    last_message, opened, options_at, write_result,
+    Context, Failure, SizedStruct, borrow_handle, bytes, call, copy_out, done, invalid, items,
+    items_mut, last_message, opened, options_at, write_result,
 };
 use crate::status::Status;
 use crate::store::CStore;
@@ -17,6 +17,16 @@ use std::time::Duration;
 
 /// A C function that is called for each seat.
 pub type SeatBody = Option<unsafe extern "C" fn(context: *mut c_void, seat: *const Seat) -> c_int>;
+
+/// A C function that looks at something outside of the seats.
+pub type Look = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        buffer: *mut c_void,
+        capacity: usize,
+        len: *mut usize,
+    ) -> c_int,
+>;
 
 /// `outlast_seat_options` of the header; zero is the default of each option but `bytes`.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +45,7 @@ pub struct CSeatOptions {
     piece: u32,
     room: u32,
     give_up: u32,
+    logs: u64,
 }
 
 // SAFETY: `repr(C)`, the size first, and zero is valid for numbers.
@@ -76,6 +87,9 @@ fn protect_options(given: &CSeatOptions) -> Protect {
     }
     if given.gather_ms != 0 {
         options = options.gather(Duration::from_millis(given.gather_ms));
+    }
+    if given.logs != 0 {
+        options = options.logged(given.logs);
     }
     options
 }
@@ -151,6 +165,36 @@ pub extern "C" fn outlast_seat_note(
     call(|| match borrow_handle(seat)?.note() {
         None => Ok(Status::Absent),
         Some(note) => copy_out(note, buffer, capacity, len),
+    })
+}
+
+/// `outlast_seat_remember` of outlast.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlast_seat_remember(
+    seat: *const Seat,
+    look: Look,
+    context: *mut c_void,
+    buffer: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+) -> c_int {
+    call(|| {
+        let look = look.ok_or_else(|| invalid("the function look is NULL"))?;
+        let bytes = borrow_handle(seat)?.try_remember(|| {
+            let mut seen = 0;
+            items_mut::<u8>(buffer.cast(), capacity)?;
+            // SAFETY: the caller passed the function, the context that belongs to it, and a buffer
+            // of this capacity.
+            match unsafe { look(context, buffer, capacity, &mut seen) } {
+                0 if seen <= capacity => Ok(bytes(buffer, seen)?.to_vec()),
+                0 => {
+                    let message = format!("{seen} bytes were seen, more than {capacity}");
+                    Err(invalid(message))
+                }
+                status => Err(Failure { status, message: last_message() }),
+            }
+        })?;
+        copy_out(&bytes, buffer, capacity, len)
     })
 }
 

@@ -57,6 +57,14 @@ fn a_seat_and_an_image_in_cpp_outlast_their_member() {
 }
 
 #[test]
+fn logged_seats_in_cpp_do_not_notice_that_a_holder_dies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("logged");
+    compile_cpp("tests/cpp/logged.cpp", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
 fn cpp_programs_recover_together_and_learn_of_losses() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("recover");
@@ -113,6 +121,14 @@ fn a_seat_and_an_image_in_c_outlast_their_member() {
 }
 
 #[test]
+fn logged_seats_in_c_do_not_notice_that_a_holder_dies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("logged");
+    compile("logged.c", &program);
+    kill_the_last_of(Launch::new(4).program(&program));
+}
+
+#[test]
 fn a_member_in_c_hands_its_replicas_over_and_leaves() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("hand_over");
@@ -152,7 +168,7 @@ fn c_programs_are_clean_under_sanitizers() {
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
     ];
-    for name in ["bad", "members", "calls", "windows", "seats"] {
+    for name in ["bad", "members", "calls", "windows", "seats", "logged"] {
         let program = folder.path().join(name);
         compile_with("cc", &options, &format!("tests/c/{name}.c"), &program);
         if name == "bad" {
@@ -208,6 +224,46 @@ fn the_heat_equation_in_c_is_bit_for_bit_right_when_members_die() {
     let source = include_str!("../../../examples/c/heat.c");
     let added = source.lines().filter(|line| line.ends_with("/* + */")).count();
     assert!((10..=30).contains(&added), "{added} lines were added");
+}
+
+/// The examples on seats: whichever member dies, and when, the result is that of a run without a
+/// death; with logs, too.
+#[test]
+fn the_programs_on_seats_in_c_have_their_answer_when_members_die() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, size, is_logged) in
+        [("stencil", 40, true), ("table", 400, false), ("transform", 20, true)]
+    {
+        let program = folder.path().join(name);
+        let source = format!("../../examples/c/{name}.c");
+        compile_with("cc", &["-std=c11", "-D_DEFAULT_SOURCE"], &source, &program);
+        let run = |arguments: &[String]| {
+            let launch = Launch::new(4).program(&program).args(arguments);
+            let outcome = launch.output(Output::Capture).start().expect("started").wait(LIMIT);
+            let said: String =
+                outcome.members.iter().map(|end| outcome.stderr(end.member)).collect();
+            assert!(outcome.survivors_ok(), "{name}: {outcome}{said}");
+            outcome
+        };
+        let expected = run(&[size.to_string()]).stdout(MemberId(0));
+        assert!(expected.trim().parse::<u64>().is_ok_and(|sum| sum > 0), "{name}: {expected}");
+        for (victim, part, logs) in
+            [(3, 0, ""), (0, 2, ""), (2, 3, ""), (1, 1, "logged"), (0, 2, "logged")]
+        {
+            if !is_logged && !logs.is_empty() {
+                continue;
+            }
+            let step = size * part / 4 + size / 8;
+            let mut arguments = vec![size.to_string(), victim.to_string(), step.to_string()];
+            arguments.extend((!logs.is_empty()).then(|| logs.to_string()));
+            let outcome = run(&arguments);
+            assert_eq!(outcome.deaths().count(), 1, "{name}: {outcome}");
+            for member in (0..4).filter(|member| *member != victim).map(MemberId) {
+                let found = outcome.stdout(member);
+                assert_eq!(found, expected, "{name}: {member}, {arguments:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 use outlast::launch::{MemberEnd, Outcome, Running};
-use outlast::store::Store;
+use outlast::store::{Expect, Store, StoreError};
 use outlast::{Job, MemberId, MemberSet};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
@@ -121,6 +121,22 @@ impl Watch {
     /// How long to wait for the bell before the next poll.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_millis(if self.complete_at < self.dead() { 2 } else { 10 })
+    }
+}
+
+/// What the members of a job decide together: the first member that asks with a key decides for all.
+pub(crate) fn decide_together(store: &Store, key: &str, own: bool) -> anyhow::Result<bool> {
+    loop {
+        match store.put_if(key.as_bytes(), &[u8::from(own)], Expect::Absent) {
+            Err(StoreError::Timeout { .. }) => continue,
+            Ok(_) | Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match store.get(key.as_bytes()) {
+            Ok(decided) => return Ok(decided.is_some_and(|value| value.bytes() == [1])),
+            Err(StoreError::Timeout { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

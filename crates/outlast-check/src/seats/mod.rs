@@ -6,6 +6,15 @@
 //! all seats are determined after each round, and [`Program::memory_after`] has them. A program
 //! that was taken up again after a death ends with the same bytes, or the judge finds the first
 //! byte that differs.
+//!
+//! Two further programs are loads of the field: a [`Table`] of words, and a [`Transform`] with
+//! transpositions.
+
+mod table;
+mod transform;
+
+pub use table::Table;
+pub use transform::Transform;
 
 /// Which parts the rounds of a program have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,6 +56,9 @@ impl Chaos {
         wait_until("stop making calls", running, &mut lines, observed, interrupted, |observed| {
             observed.living(members).is_subset(&observed.rests)
         })?;
+        if self.programs.is_of_seats() {
+            return control.set_phase(Phase::End);
+        }
         if self.beyond {
             wait_until(
                 "accept what is lost",

@@ -104,7 +104,7 @@ impl Faults {
             has_triggered: false,
             waiting: None,
             members: u32::from(chaos.members),
-            replicas: chaos.replicas,
+            replicas: chaos.survivable() + 1,
             kills: chaos.kills,
             of_host: chaos
                 .victim_host()
@@ -199,8 +199,9 @@ impl Faults {
         Ok(true)
     }
 
-    /// Whether the store promises to survive a further death: fewer than R since all replicas were
-    /// last complete. With fewer than R living members, a replica on each of them is complete.
+    /// Whether the store, or seats, promise to survive a further death: fewer than R since all
+    /// replicas were last complete. With fewer than R living members, a replica on each of them is
+    /// complete.
     fn may_kill(&self, observed: &Observations) -> bool {
         if self.beyond {
             return true;

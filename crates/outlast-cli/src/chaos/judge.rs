@@ -25,7 +25,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    fn new(mut samples_ns: Vec<u64>) -> Option<Times> {
+    pub(super) fn new(mut samples_ns: Vec<u64>) -> Option<Times> {
         samples_ns.sort_unstable();
         let last = samples_ns.len().checked_sub(1)?;
         let at =
@@ -207,14 +207,14 @@ fn deaths_by_step(observed: &Observations) -> BTreeMap<String, u64> {
     deaths
 }
 
-struct Affected<'a> {
-    observed: &'a Observations,
-    keys: &'a [Key],
+pub(super) struct Affected<'a> {
+    pub(super) observed: &'a Observations,
+    pub(super) keys: &'a [Key],
 }
 
 impl Affected<'_> {
     /// From a kill to its notice, for each survivor that was not stopped meanwhile.
-    fn detection(&self) -> Vec<u64> {
+    pub(super) fn detection(&self) -> Vec<u64> {
         let mut samples = Vec::new();
         for kill in &self.observed.kills {
             for &member in &kill.awake {

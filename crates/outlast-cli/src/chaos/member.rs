@@ -1,7 +1,7 @@
 //! A member of a chaos run: workers that make random calls, a thread that recovers, and a thread
 //! that watches and reports.
 
-use super::Mode;
+use super::{Mode, seats};
 use crate::control::{ControlAddress, MemberControl, Phase};
 use crate::loss_acceptor::{LossAcceptor, LossNews};
 use crate::members::{DeathNews, Watch, machine_ns, tell};
@@ -41,6 +41,10 @@ pub(super) struct Plan {
     pub(super) time_limit_s: u64,
     /// Whether a further thread reads keys that need no member of another host.
     pub(super) reads_near: bool,
+    /// With programs of seats: how many failure domains there are.
+    pub(super) domains: usize,
+    /// With programs of seats: whether they log their accesses.
+    pub(super) logged: bool,
     /// The most calls of a worker in a second.
     pub(super) calls_per_second: u64,
     pub(super) address: ControlAddress,
@@ -70,6 +74,11 @@ pub(super) enum ChaosLine {
     Rests,
     /// The final value of each key, as this member read it.
     Found(Vec<FoundLine>),
+    /// A program of seats has ended, and these seats at this member.
+    Ended {
+        lap: u64,
+        seats: Vec<usize>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -103,6 +112,12 @@ impl ChaosMember {
         let options = Options::new().replicas(plan.replicas).partitions(64).expected_keys(1024);
         let options = options.mode(plan.mode.into()).salvage(plan.salvage);
         let store = Store::open(&job, options).context("opening the store")?;
+        if plan.programs.is_of_seats() {
+            seats::play(&plan, &job, &store, &member)?;
+            store.close().context("closing the store")?;
+            job.leave()?;
+            return Ok(true);
+        }
         let keys = program::keys(&plan.options(job.members()), plan.threads);
         tell(&ChaosLine::Open)?;
 

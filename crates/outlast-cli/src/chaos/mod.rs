@@ -14,6 +14,7 @@
 //! | [`observations`] | what the command learns during the run |
 //! | [`judge`] | the report |
 //! | [`page`] | the report as a page for a browser |
+//! | [`seats`] | programs on seats in place of calls on the store |
 
 mod drive;
 mod faults;
@@ -21,12 +22,14 @@ mod judge;
 mod member;
 mod observations;
 mod page;
+mod seats;
 
 use crate::control::CommandControl;
 use crate::hosts;
 use crate::members::{describe, left_behind, machine_ns, shared_memory_names, show_log};
 use crate::program::{ProgramKind, THREADS_MAX};
 use crate::report::file::{ReportFile, report_file};
+use crate::report::page::Page;
 use crate::report::write_json;
 use crate::usage_error;
 use anyhow::{Context, bail};
@@ -68,6 +71,10 @@ Examples:
       outlast chaos --members 6 --replicas 1 --kills 5 --salvage
   Steals of tasks, each a transaction over three keys:
       outlast chaos --programs steal
+  Programs on seats: random ones, a hash table, a transform; the answer is that of an oracle:
+      outlast chaos --programs table --kills 4
+  With logs, which are experimental: survivors notice nothing of most deaths:
+      outlast chaos --programs transform --kills 4 --logged
   The mpi engine, on three hosts made of this machine; a host loses all its members (needs root
   and a build with the feature `mpi`):
       outlast chaos --engine mpi --hosts 3 --kill-host
@@ -95,6 +102,10 @@ The report:
   cut               with --cut-host: acknowledged writes that began after the cut
   deaths_by_step    with --failpoints: how many members died in each step
 Times are {p50, p99, max} or null. With --cut-host they count from the cut.
+With programs on seats, in place of what is counted of calls:
+  programs          programs that ended with the answer of the oracle
+  wrong             members that failed, gave a wrong answer or did not end, 0 if ok
+  whole_ms          from a kill until no piece and no replica is missing
 
 Exit status: 0 no violation, 1 a violation or a failure, 2 wrong usage.";
 
@@ -173,6 +184,9 @@ pub(crate) struct Chaos {
     /// Members die inside the steps of the protocol (in builds with the feature `faults`)
     #[arg(long)]
     failpoints: bool,
+    /// With programs on seats: log accesses (experimental)
+    #[arg(long)]
+    logged: bool,
     /// The first victim dies in this step, for example write.publish; each next victim in the next
     /// step
     #[arg(long, value_name = "STEP", requires = "failpoints", value_parser = step)]
@@ -249,6 +263,8 @@ impl Chaos {
             salvage: self.salvage,
             time_limit_s: if self.cut_host { CUT_TIME_LIMIT_S } else { TIME_LIMIT_S },
             reads_near: self.cut_host,
+            domains: self.domains(),
+            logged: self.logged,
             calls_per_second: ((CALLS_IN_ALL as f64 / self.seconds.max(1.0)) as u64 / actors)
                 .clamp(20, 4000),
             address: control.address(),
@@ -310,19 +326,47 @@ impl Chaos {
         observed.failures.extend(
             left_behind(&before, &pids).into_iter().map(|left| format!("left behind: {left}")),
         );
+        if self.programs.is_of_seats() {
+            let report = seats::judge(&self, &observed);
+            seats::print(&report);
+            return self.finish(&report, report.ok, || seats::page(&self, &report));
+        }
         let report = judge::judge(&self, &plan, &control, &observed, end_ns)?;
         judge::print(&report);
+        self.finish(&report, report.ok, || page::page(&self, &report))
+    }
+
+    /// Writes a report where the user wants it; returns whether the run was right.
+    fn finish(
+        &self,
+        report: &impl Serialize,
+        is_ok: bool,
+        page: impl FnOnce() -> Page,
+    ) -> anyhow::Result<bool> {
         if let Some(path) = &self.json {
-            write_json(path, &report)?;
+            write_json(path, report)?;
         }
         if let Some(file) = &self.report {
-            file.write(&page::page(&self, &report))?;
+            file.write(&page())?;
             eprintln!("report: {}", file.path().display());
         }
-        if !report.ok {
+        if !is_ok {
             eprintln!("\nrepeat with: {}", self.command());
         }
-        Ok(report.ok)
+        Ok(is_ok)
+    }
+
+    /// How many failure domains the members are in.
+    fn domains(&self) -> usize {
+        usize::from(self.engine_args.hosts.unwrap_or(self.members).min(self.members))
+    }
+
+    /// How many members may die since all replicas, and all pieces of seats, were last complete.
+    fn survivable(&self) -> usize {
+        match self.programs.is_of_seats() {
+            true => seats::shape(self.domains(), self.replicas).1,
+            false => self.replicas - 1,
+        }
     }
 
     /// The host whose members are killed. A cut spares the first host, which has mpirun and the
@@ -376,6 +420,24 @@ impl Chaos {
                     .into(),
             );
         }
+        if self.programs.is_of_seats() {
+            let refused = [
+                ("--beyond", self.beyond),
+                ("--salvage", self.salvage),
+                ("--mode global", self.mode == Mode::Global),
+                ("--cut-host", self.cut_host),
+                ("--failpoints", self.failpoints),
+                ("--history", self.history.is_some()),
+            ];
+            if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
+                usage(format!("{option} is not for programs on seats"));
+            }
+            if members < 2 || replicas < 2 {
+                usage("seats need --members 2 --replicas 2 at least".into());
+            }
+        } else if self.logged {
+            usage("--logged is for programs on seats: --programs seats, table or transform".into());
+        }
         if self.die_in.is_some_and(|step| !faults::is_in_mode(step, self.mode)) {
             usage("this step comes only when all members recover together; --mode global".into());
         }
@@ -412,13 +474,14 @@ impl Chaos {
             (_, true) => (" --cut-host", String::new()),
             _ => ("", format!(" --kills {kills}")),
         };
+        let logged = if self.logged { " --logged" } else { "" };
         let failpoints = if self.failpoints { " --failpoints" } else { "" };
         let die_in =
             self.die_in.map_or(String::new(), |step| format!(" --die-in {}", steps::NAMES[step]));
         format!(
             "outlast chaos {place} --members {members} --replicas {replicas} --programs {programs} \
              --mode {mode}{kills}{kill_host} --stops {stops} --seconds {seconds} --seed {seed} \
-             --threads {threads}{beyond}{failpoints}{die_in}"
+             --threads {threads}{beyond}{logged}{failpoints}{die_in}"
         )
     }
 }

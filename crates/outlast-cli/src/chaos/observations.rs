@@ -40,6 +40,8 @@ pub(super) struct Observations {
     pub(super) stops: Vec<(u32, u64, u64)>,
     /// The reports of the loss acceptor.
     pub(super) losses: Vec<LossNews>,
+    /// With programs of seats: the seats that ended at each member, by program.
+    pub(super) ends: BTreeMap<u64, BTreeMap<u32, Vec<usize>>>,
     /// Failures besides the calls.
     pub(super) failures: Vec<String>,
 }
@@ -59,6 +61,9 @@ impl Observations {
                     drop(self.replicas.insert(dead, replicas))
                 }
                 ChaosLine::Loss(news) => self.losses.push(news),
+                ChaosLine::Ended { lap, seats } => {
+                    self.ends.entry(lap).or_default().insert(member, seats);
+                }
                 ChaosLine::News(DeathNews::Noticed { dead, at_ns }) => {
                     self.noticed.insert((member, dead), at_ns);
                 }

@@ -19,6 +19,12 @@ pub(crate) enum ProgramKind {
     Bank,
     /// Steals of tasks: two queues and the task's record change together
     Steal,
+    /// Programs of seats: puts, gets, locks, counters and words
+    Seats,
+    /// A hash table on seats: words that are inserted and counted
+    Table,
+    /// A transform with transpositions on seats
+    Transform,
 }
 
 impl std::fmt::Display for ProgramKind {
@@ -30,11 +36,19 @@ impl std::fmt::Display for ProgramKind {
             ProgramKind::Mixed => "mixed",
             ProgramKind::Bank => "bank",
             ProgramKind::Steal => "steal",
+            ProgramKind::Seats => "seats",
+            ProgramKind::Table => "table",
+            ProgramKind::Transform => "transform",
         })
     }
 }
 
 impl ProgramKind {
+    /// Whether the programs are those of seats, and make no calls on the store.
+    pub(crate) fn is_of_seats(self) -> bool {
+        matches!(self, ProgramKind::Seats | ProgramKind::Table | ProgramKind::Transform)
+    }
+
     pub(super) fn mix(self) -> Mix {
         let calls =
             Mix { get: 35, put: 35, put_if: 10, delete: 5, add: 8, wait: 2, ..Mix::NOTHING };
@@ -49,6 +63,7 @@ impl ProgramKind {
             ProgramKind::Mixed => Mix { get: 25, put: 20, transaction: 30, ..calls },
             ProgramKind::Bank => Mix { transfer: 60, audit: 15, peek: 25, ..Mix::NOTHING },
             ProgramKind::Steal => Mix { steal: 60, audit: 10, peek: 30, ..Mix::NOTHING },
+            ProgramKind::Seats | ProgramKind::Table | ProgramKind::Transform => Mix::NOTHING,
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | [`calls`] | calls on a single key |
 //! | [`transactions`] | transactions, transfers, steals of tasks, audits |
 //! | [`recovery`] | what a member does when the store is revoked |
+//! | [`seats`] | programs on seats, whose answer an oracle knows |
 
 use anyhow::Context;
 use outlast::Job;
@@ -25,6 +26,7 @@ use std::time::Duration;
 mod calls;
 mod kind;
 mod recovery;
+mod seats;
 mod transactions;
 
 use calls::CallForm;
@@ -32,6 +34,7 @@ use recovery::Recoveries;
 
 pub(crate) use kind::ProgramKind;
 pub(crate) use recovery::RECOVERY_THREAD;
+pub(crate) use seats::SeatProgram;
 
 /// The thread number of a member's final reads in the record.
 pub(crate) const FINAL_THREAD: u32 = 63;

@@ -10,6 +10,7 @@
 mod judge;
 mod member;
 mod page;
+mod seats;
 
 use crate::chaos::Mode;
 use crate::program::{self, ProgramKind};
@@ -54,6 +55,9 @@ Examples:
       outlast sim --seeds 0..1000 --kills 2 --stops 1 --mode global
   Survivors read the memory of the dead: nothing is lost, even with a single replica:
       outlast sim --members 5 --replicas 1 --seeds 0..1000 --kills 4 --salvage
+  Programs on seats, whose answer is that of an oracle, without logs and with them:
+      outlast sim --programs seats --seeds 0..1000 --kills 2 --stops 1
+      outlast sim --programs seats --logged --seeds 0..1000 --kills 1 --spares 1
   The report as JSON; standard output gets nothing else:
       outlast sim --seeds 0..100 --json -
   A page for a browser:
@@ -130,6 +134,9 @@ pub(crate) struct Sim {
     /// Survivors read the memory of the dead (on the memory link): nothing is lost
     #[arg(long, conflicts_with = "beyond")]
     salvage: bool,
+    /// With programs on seats: log accesses (experimental)
+    #[arg(long)]
+    logged: bool,
     /// Stop at the first seed that fails
     #[arg(long)]
     first_failure: bool,
@@ -227,7 +234,10 @@ impl Sim {
                         while let Some(seed) =
                             Some(next.fetch_add(1, Ordering::Relaxed)).filter(|s| *s < seeds.end)
                         {
-                            let judged = self.run(seed);
+                            let judged = match self.programs.is_of_seats() {
+                                true => self.run_seats(seed),
+                                false => self.run(seed),
+                            };
                             let mut report = lock(&report);
                             self.note(seed, judged, &mut report);
                             if self.first_failure && !report.failing.is_empty() {
@@ -312,6 +322,23 @@ impl Sim {
                     .into(),
             );
         }
+        if self.programs.is_of_seats() {
+            if self.beyond || self.salvage || self.mode == Mode::Global || self.history.is_some() {
+                usage(
+                    "--beyond, --salvage, --mode global and --history are not for programs on seats"
+                        .into(),
+                );
+            }
+            if members < 2 || self.kills > self.lose() {
+                usage(format!(
+                    "{} kills of {members} members: seats bear fewer deaths at once than there are \
+                     replicas, 3 at most",
+                    self.kills
+                ));
+            }
+        } else if self.logged {
+            usage("--logged is for programs on seats: --programs seats, table or transform".into());
+        }
         if !(1..=program::THREADS_MAX).contains(&self.threads) {
             usage(format!("{} threads; 1 to {}", self.threads, program::THREADS_MAX));
         }
@@ -343,10 +370,11 @@ impl Sim {
             (_, true) => " --salvage",
             _ => "",
         };
+        let logged = if self.logged { " --logged" } else { "" };
         format!(
             "outlast sim --members {members} --replicas {replicas} --kills {kills} --stops {stops} \
              --mode {mode} --spares {spares} --threads {threads} --calls {calls} \
-             --programs {programs} --link {link}{beyond} --seed {seed} --trace"
+             --programs {programs} --link {link}{beyond}{logged} --seed {seed} --trace"
         )
     }
 

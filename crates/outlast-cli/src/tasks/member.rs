@@ -3,11 +3,11 @@
 use super::programs::{self, Program};
 use super::timeline::Recorded;
 use crate::control::{ControlAddress, MemberControl, Phase};
-use crate::members::{DeathNews, Watch, machine_ns, tell};
+use crate::members::{DeathNews, Watch, decide_together, machine_ns, tell};
 use anyhow::Context;
 use clap::Args;
 use outlast::JoinOptions;
-use outlast::store::{self, Expect, Store, StoreError};
+use outlast::store::{self, Store};
 use outlast_tasks::{Stats, Tasks};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -180,18 +180,6 @@ fn is_run_again(
     control: Option<&MemberControl>,
 ) -> anyhow::Result<bool> {
     let Some(control) = control else { return Ok(false) };
-    let key = format!("outlast-cli/runs/{runs}");
     let is_again = control.phase()? == Phase::Work;
-    loop {
-        match store.put_if(key.as_bytes(), &[u8::from(is_again)], Expect::Absent) {
-            Err(StoreError::Timeout { .. }) => continue,
-            Ok(_) | Err(StoreError::Conflict { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        match store.get(key.as_bytes()) {
-            Ok(decided) => return Ok(decided.is_some_and(|value| value.bytes() == [1])),
-            Err(StoreError::Timeout { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    decide_together(store, &format!("outlast-cli/runs/{runs}"), is_again)
 }

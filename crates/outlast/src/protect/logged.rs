@@ -174,12 +174,22 @@ impl Seat {
     }
 
     /// Bytes from outside are noted.
-    pub(super) fn remember_logged(&self, look: impl FnOnce() -> Vec<u8>) -> ProtectResult<Vec<u8>> {
-        let Some(logs) = &self.logs else { return Ok(look()) };
+    pub(super) fn remember_logged<E: From<ProtectError>>(
+        &self,
+        look: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<Vec<u8>, E> {
+        let Some(logs) = &self.logs else { return look() };
         if self.has_past() {
-            return self.replay_remember();
+            return Ok(self.replay_remember()?);
         }
-        let bytes = look();
+        let bytes = match look() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                // A next holder would take the next entry for the result of this call.
+                self.mark_interval()?;
+                return Err(error);
+            }
+        };
         if self.is_logging() {
             log::note(&mut logs.noted.borrow_mut(), &Entry::Remember { bytes: bytes.clone() });
             self.bound_notes(logs)?;

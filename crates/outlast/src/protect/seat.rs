@@ -125,6 +125,15 @@ impl Seat {
     /// Bytes from outside of the seats, such as the time or a key of the store, which `look` gets.
     /// For looking and not for taking: after a rollback `look` is called again.
     pub fn remember(&self, look: impl FnOnce() -> Vec<u8>) -> ProtectResult<Vec<u8>> {
+        self.try_remember(|| Ok(look()))
+    }
+
+    /// [`Seat::remember`] of a look that may fail: nothing is remembered then.
+    #[doc(hidden)]
+    pub fn try_remember<E: From<ProtectError>>(
+        &self,
+        look: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<Vec<u8>, E> {
         self.check()?;
         self.remember_logged(look)
     }
@@ -140,12 +149,10 @@ impl Seat {
     /// [`Protect::lose`](super::Protect::lose) says. It reads the records of all images.
     pub fn is_whole(&self) -> ProtectResult<bool> {
         self.check()?;
-        let mut looked = Ok(0);
         let is_whole = self.remember_logged(|| {
-            looked = self.period.run.images.pieces_missing();
-            vec![u8::from(looked == Ok(0))]
+            let missing = self.period.run.images.pieces_missing()?;
+            Ok::<_, ProtectError>(vec![u8::from(missing == 0)])
         })?;
-        looked?;
         Ok(is_whole == [1])
     }
 

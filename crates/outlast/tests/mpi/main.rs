@@ -15,6 +15,8 @@ mod members;
 mod reexecution;
 #[path = "../support/seats.rs"]
 mod seat_bodies;
+#[path = "../support/seat_logs.rs"]
+mod seat_log_bodies;
 #[path = "../support/unfinished.rs"]
 mod unfinished;
 #[path = "../support/window_scenarios.rs"]
