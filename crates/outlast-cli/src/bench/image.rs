@@ -1,6 +1,5 @@
 //! `outlast bench image`: encoding, saving and loading images, against memcpy.
 
-use super::failure::wait_for_line;
 use super::samples::{Ratio, Samples, rows, told};
 use super::{BenchArgs, Row, expect_ok, publish};
 use crate::members::say_line;
@@ -9,12 +8,12 @@ use crate::report::say;
 use anyhow::{Context, ensure};
 use clap::Args;
 use outlast::image::{Images, Options, encode_all};
-use outlast::launch::{Launch, Output};
+use outlast::launch::{Launch, Output, Running};
 use outlast::store::{self, Store};
 use outlast::{Epoch, Job, JoinOptions, MemberId};
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Parity is computed by one thread, in stripes of 7+1, 6+2 and 5+3 pieces of 16 KiB; the floor is
@@ -70,8 +69,8 @@ struct Plan {
 
 /// How long a job may take.
 const LIMIT: Duration = Duration::from_secs(300);
-/// What the member that measures says when another one may be killed.
-const READY: &str = "ready";
+/// With this word the member that measures says which other one is to be killed.
+const KILL: &str = "kill ";
 /// The length of a piece, the default of images.
 const PIECE_LEN: usize = 16 << 10;
 /// The codes that are measured: how many data pieces and parity pieces a stripe has.
@@ -97,8 +96,7 @@ impl ImageBench {
             .die_with_launcher(true)
             .output(Output::Capture)
             .start()?;
-        wait_for_line(&running, MemberId(0), READY)?;
-        running.kill(victim(set))?;
+        running.kill(victim_of(&running)?)?;
         let outcome = running.wait(LIMIT);
         expect_ok(&outcome)?;
         all.extend(told(&running, MemberId(0)));
@@ -133,9 +131,20 @@ impl ImageBench {
     }
 }
 
-/// The member that is killed: with the image of the first member it holds data.
-fn victim(set: usize) -> MemberId {
-    MemberId(set as u32 - 1)
+/// Waits until the member that measures says which member is to be killed.
+fn victim_of(running: &Running) -> anyhow::Result<MemberId> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        let output = running.output(MemberId(0));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if let Some(member) = said.lines().find_map(|line| line.strip_prefix(KILL)?.parse().ok()) {
+            return Ok(MemberId(member));
+        }
+        let is_over = Instant::now() >= end || running.running() == 0;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(!is_over, "the member that measures did not come to a kill: {errors}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 impl ImageBenchMember {
@@ -177,8 +186,11 @@ impl Plan {
             floors.push(u64::from_le_bytes(found.bytes().try_into().context("an offset")?));
         }
         let holders = images.holders();
+        // A holder of data that is another member.
         let data = &holders[..self.set - self.lose];
-        ensure!(data.contains(&victim(self.set)), "{} holds no data", victim(self.set));
+        let is_other = |member: &&MemberId| **member != job.me();
+        let victim = data.iter().find(is_other).or(holders.iter().find(is_other));
+        let victim = victim.context("another holder")?;
         let of = |what: &str, contender: &str| Samples::new(what, self.size as u64, contender);
         let shape = format!("{} pieces, {} may be lost", self.set, self.lose);
         let all_changed = format!("save, all changed, {shape}");
@@ -211,7 +223,7 @@ impl Plan {
             saves[3].take(1, || images.save("image", b"note", black_box(&bytes)))?;
         }
         self.read(images, "read, no piece lost", &bytes, &mut copy)?;
-        say_line(READY)?;
+        say_line(&format!("{KILL}{}", victim.0))?;
         let until = job.now().after(LIMIT);
         while job.epoch() == Epoch(0) {
             ensure!(job.now() < until, "no member was killed");
