@@ -167,6 +167,42 @@ fn the_log_reports_deaths() {
     assert!(tells("members are gone") && tells("a new replica is to be filled here"), "{said}");
 }
 
+/// Programs on seats have the answer of the oracle, whoever dies; with logs, too.
+#[test]
+fn programs_on_seats_outlast_their_members() {
+    for arguments in [
+        "--members 5 --programs seats --kills 2 --stops 1 --seconds 2 --seed 3",
+        "--members 4 --programs table --kills 2 --seconds 1",
+        "--members 4 --programs transform --logged --replicas 2 --kills 2 --seconds 1",
+    ] {
+        let (run, report) = report(arguments);
+        assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{arguments}: {run:?}");
+        assert_eq!((&report["kills"], &report["wrong"]), (&2.into(), &0.into()), "{report}");
+        assert!(report["programs"].as_u64() > Some(0), "{report}");
+        assert!(report["whole_ms"]["max"].as_f64() > Some(0.0), "{report}");
+        assert!(run.stderr.contains("The seats kept all their promises."), "{run:?}");
+    }
+    assert_eq!(shared_memory_names(), [""; 0]);
+}
+
+/// A rollback that leaves the memory of survivors as it is gives wrong answers.
+#[test]
+fn broken_seats_are_caught() {
+    if !failpoint::AVAILABLE {
+        return;
+    }
+    let line = "chaos --members 4 --programs transform --kills 2 --seconds 2 --seed 1 --json -";
+    let mut command = std::process::Command::new(common::OUTLAST);
+    command.args(line.split(' ')).env("OUTLAST_MUTANT", "seat-survivor-keeps");
+    let output = command.output().expect("runs");
+    let report: Value =
+        serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+    assert_eq!((output.status.code(), &report["ok"]), (Some(1), &false.into()), "{output:?}");
+    assert!(report["wrong"].as_u64() > Some(0), "{report}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("a wrong answer") && said.contains("repeat with: "), "{said}");
+}
+
 #[test]
 fn contradicting_options_are_refused() {
     for (wrong, said) in [
@@ -185,6 +221,10 @@ fn contradicting_options_are_refused() {
         (&["--failpoints", "--die-in", "fly"], "there is no step `fly`; there are write.enter, "),
         (&["--failpoints", "--die-in", "install"], "several steps end with `install`"),
         (&["--die-in", "publish"], "--failpoints"),
+        (&["--logged"], "--programs seats"),
+        (&["--programs", "seats", "--beyond"], "--beyond is not for programs on seats"),
+        (&["--programs", "table", "--mode", "global"], "--mode global is not for programs"),
+        (&["--programs", "table", "--replicas", "1", "--kills", "0"], "--replicas 2"),
     ] {
         let run = outlast(&[&["chaos", "--json", "-"], wrong].concat());
         assert_eq!((run.code(), run.stdout.as_str()), (2, ""), "{wrong:?}: {run:?}");

@@ -168,6 +168,19 @@ fn killing_a_host_of_three_loses_no_write() {
     }
 }
 
+/// Programs on seats have the answer of the oracle on one host, and on three of which one is lost.
+#[test]
+fn programs_on_seats_outlast_members_and_a_host() {
+    check_chaos(&["--members", "4", "--programs", "table", "--kills", "2", "--seconds", "1"], 2);
+    let arguments = "--members 6 --hosts 3 --kill-host --programs seats --seconds 2 --seed 4";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    if is_root() {
+        check_chaos(&arguments, 2);
+    } else {
+        check_without_root(&run(&[&["chaos", "--engine", "mpi"], &arguments[..]].concat()));
+    }
+}
+
 /// The members of a cut-off host live on, but none of their writes is acknowledged. The other hosts
 /// go on.
 #[test]

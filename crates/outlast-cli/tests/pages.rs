@@ -77,9 +77,19 @@ fn the_page_of_chaos_shows_stops_and_deaths() {
 }
 
 #[test]
+fn the_page_of_chaos_on_seats_has_its_programs() {
+    let page =
+        page(&["chaos", "-n", "3", "--programs", "table", "--kills", "1", "--seconds", "1"]);
+    assert!(page.contains("The seats kept all their promises."), "{page}");
+    assert!(page.contains("programs with the right answer"), "{page}");
+}
+
+#[test]
 fn simulated_runs_and_benchmarks_have_pages() {
     let sim = page(&["sim", "--seeds", "0..6", "--kills", "1"]);
     assert!(sim.contains("No seed fails.") && sim.contains("memory link: "), "{sim}");
+    let sim = page(&["sim", "--programs", "seats", "--seeds", "0..2", "--kills", "1"]);
+    assert!(sim.contains("No seed fails.") && sim.contains("programs on seats"), "{sim}");
     let bench = page(&["bench", "sim", "--steps", "1000", "--runs", "1"]);
     assert!(bench.contains("steps/s") && bench.contains("<circle"), "{bench}");
 }

@@ -139,6 +139,68 @@ fn the_benchmark_of_snapshots_reports_and_cleans_up() {
     assert!(run.stderr.contains("Not a directory"), "{run:?}");
 }
 
+/// The rows of a benchmark, which prints JSON alone: what is measured, and the contender.
+fn measured(arguments: &str) -> Vec<(String, String)> {
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let run = outlast(&[&["bench"], &arguments[..], &["--json", "-"]].concat());
+    assert_eq!(run.code(), 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect("standard output is JSON alone");
+    let text = |row: &Value, name: &str| row[name].as_str().expect("a text").to_string();
+    let rows = report["results"].as_array().expect("rows");
+    for row in rows {
+        let is_timed = row["p50_ns"].as_u64() > Some(0) && row["ratio"].as_f64() > Some(0.0);
+        assert!(is_timed || row["messages"].as_f64() > Some(0.0), "{row}");
+    }
+    rows.iter().map(|row| (text(row, "what"), text(row, "contender"))).collect()
+}
+
+#[test]
+fn images_are_measured_against_memcpy() {
+    let rows = measured("image --size 1M --rounds 2");
+    for what in [
+        "encode 7+1",
+        "encode 6+2",
+        "encode 5+3",
+        "save, all changed",
+        "save, nothing changed",
+        "read, no piece lost",
+        "read, a piece lost",
+    ] {
+        let of: Vec<&str> = rows
+            .iter()
+            .filter(|(found, _)| found.starts_with(what))
+            .map(|(_, contender)| contender.as_str())
+            .collect();
+        assert!(matches!(of[..], [floor, "Outlast"] if floor.starts_with("memcpy")), "{of:?}");
+    }
+    assert_eq!(rows.len(), 14);
+}
+
+#[test]
+fn seats_are_measured_against_windows_and_with_logs() {
+    let rows = measured(
+        "seat --members 3 --seconds 0.2 --sizes 64 --kills 1 --bytes 1M --program 0.2 \
+         --simulated 4",
+    );
+    for (what, contender) in [
+        ("put of a seat", "window"),
+        ("put of a seat", "memcpy"),
+        ("get of a seat", "seat"),
+        ("put with its part of the release", "seat"),
+        ("put with its part of the release", "logged seat"),
+        ("get with its part of the release", "logged seat"),
+        ("barrier of seats", "logged seat"),
+        ("kill -9 until all seats go on", "rollback of all seats"),
+        ("kill -9 until all seats go on", "recovery of a logged seat"),
+        ("stencil, a step", "windows"),
+        ("stencil, a step", "logged seats"),
+        ("seats, requests of a logged put", "4 simulated seats"),
+    ] {
+        let row = (what.to_string(), contender.to_string());
+        assert!(rows.contains(&row), "{row:?}: {rows:?}");
+    }
+}
+
 /// Checks the figures that `outlast bench ulfm` has written into a folder.
 fn check_figures(folder: &std::path::Path, names: &[&str]) {
     for name in names {

@@ -223,6 +223,54 @@ fn members_recover_together_in_global_mode() {
     }
 }
 
+/// Programs on seats have the answer of the oracle in each seed, on both links, with spares, and
+/// with logs.
+#[test]
+fn programs_on_seats_outlast_deaths_and_stops() {
+    for (shape, kills) in [
+        ("--members 4 --programs seats --kills 2 --stops 1 --spares 1", 2),
+        ("--members 4 --programs table --kills 1", 1),
+        ("--members 3 --programs transform --kills 2 --logged", 2),
+        ("--members 4 --programs seats --kills 1 --logged", 1),
+    ] {
+        let shape: Vec<&str> = shape.split(' ').collect();
+        let (run, report) = report(&[&shape[..], &["--seeds", "10..18"]].concat());
+        assert_eq!((run.code(), &report["ok"]), (0, &Value::from(true)), "{shape:?}: {run:?}");
+        assert_eq!((&report["seeds"], &report["violations"]), (&8.into(), &0.into()), "{report}");
+        // A member may have ended before its step.
+        let deaths = report["kills"].as_u64().unwrap_or_default();
+        assert!((1..=8 * kills).contains(&deaths), "{report}");
+    }
+}
+
+/// A rollback that leaves the memory of survivors as it is is caught, and the seed replays.
+#[test]
+fn broken_seats_are_caught_and_the_seed_replays() {
+    if !::outlast::failpoint::AVAILABLE {
+        return;
+    }
+    let with_mutant = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(common::OUTLAST);
+        command.arg("sim").args(arguments).args(["--json", "-"]);
+        let output = command.env("OUTLAST_MUTANT", "seat-survivor-keeps").output().expect("runs");
+        let report: Value =
+            serde_json::from_slice(&output.stdout).expect("standard output is JSON alone");
+        (output.status.code(), report)
+    };
+    let shape = "--members 4 --programs transform --kills 1 --spares 1 --seeds 0..12";
+    let (code, report) = with_mutant(&shape.split(' ').collect::<Vec<_>>());
+    assert_eq!((code, &report["ok"]), (Some(1), &false.into()), "{report}");
+    let replay = report["failing"][0]["replay"].as_str().expect("a command");
+    assert!(replay.contains("--programs transform") && replay.contains("--spares 1"), "{replay}");
+    let arguments: Vec<&str> = replay.split(' ').skip(2).collect();
+    let (code, again) = with_mutant(&arguments);
+    assert_eq!(
+        (code, &again["failing"][0]["kind"]),
+        (Some(1), &report["failing"][0]["kind"]),
+        "{again}"
+    );
+}
+
 #[test]
 fn contradicting_options_are_refused() {
     for (wrong, said) in [
@@ -236,6 +284,9 @@ fn contradicting_options_are_refused() {
         (&["--trace"], "--seed"),
         (&["--threads", "0"], "threads"),
         (&["--calls", "0"], "calls"),
+        (&["--logged"], "--programs seats"),
+        (&["--programs", "seats", "--replicas", "2", "--kills", "2"], "seats bear fewer deaths"),
+        (&["--programs", "seats", "--beyond"], "not for programs on seats"),
     ] {
         let run = outlast(&[&["sim", "--json", "-"], wrong].concat());
         assert_eq!((run.code(), run.stdout.as_str()), (2, ""), "{wrong:?}: {run:?}");

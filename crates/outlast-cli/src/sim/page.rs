@@ -12,12 +12,20 @@ const SHOWN: usize = 200;
 
 /// The page.
 pub(super) fn page(sim: &Sim, report: &SimReport, took: Duration) -> Page {
-    let lead = format!(
-        "Each seed is a run of {} members with {} replicas of each value, in virtual time. Members \
-         make random calls ({}) while {} of them die and {} stop, at any step. The results of all \
-         calls are judged. The store recovers in {} mode.",
-        sim.members, sim.replicas, sim.programs, sim.kills, sim.stops, sim.mode
-    );
+    let lead = match sim.programs.is_of_seats() {
+        true => format!(
+            "Each seed is a run of {} members, in virtual time. Members run programs on seats ({}) \
+             while {} of them die and {} stop, at any step. The answer is compared with that of an \
+             oracle.",
+            sim.members, sim.programs, sim.kills, sim.stops
+        ),
+        false => format!(
+            "Each seed is a run of {} members with {} replicas of each value, in virtual time. \
+             Members make random calls ({}) while {} of them die and {} stop, at any step. The \
+             results of all calls are judged. The store recovers in {} mode.",
+            sim.members, sim.replicas, sim.programs, sim.kills, sim.stops, sim.mode
+        ),
+    };
     let verdict = match (report.ok, report.failing.len()) {
         (true, _) => "No seed fails.".to_string(),
         (_, 0) => "Not all seeds were run.".to_string(),

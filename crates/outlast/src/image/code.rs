@@ -11,8 +11,9 @@ use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 pub(super) struct Encoder {
     data: usize,
     parity: usize,
-    piece_len: usize,
     several: Option<ReedSolomonEncoder>,
+    /// The parity piece, if there is a single one.
+    sum: Vec<u8>,
 }
 
 impl Encoder {
@@ -20,7 +21,8 @@ impl Encoder {
         let several = (parity > 1).then(|| {
             ReedSolomonEncoder::new(data, parity, piece_len).expect("options are checked at open")
         });
-        Encoder { data, parity, piece_len, several }
+        let sum = vec![0; if several.is_none() { piece_len } else { 0 }];
+        Encoder { data, parity, several, sum }
     }
 
     /// Calls `take` with the number and the bytes of each parity piece of these data pieces.
@@ -30,10 +32,10 @@ impl Encoder {
         mut take: impl FnMut(usize, &[u8]),
     ) {
         let Some(encoder) = &mut self.several else {
-            let mut sum = vec![0; self.piece_len];
-            pieces.for_each(|piece| add(&mut sum, piece));
             if self.parity == 1 {
-                take(0, &sum);
+                self.sum.fill(0);
+                pieces.for_each(|piece| add(&mut self.sum, piece));
+                take(0, &self.sum);
             }
             return;
         };
@@ -52,6 +54,21 @@ impl Encoder {
     }
 }
 
+/// The missing piece of a stripe with so many data pieces and a single parity piece, from all
+/// others; `None` if there are fewer.
+pub(super) fn missing_piece<'a>(
+    data: usize,
+    mut others: impl Iterator<Item = &'a [u8]>,
+) -> Option<Vec<u8>> {
+    let mut sum = others.next()?.to_vec();
+    let mut count = 1;
+    for piece in others {
+        add(&mut sum, piece);
+        count += 1;
+    }
+    (count >= data).then_some(sum)
+}
+
 /// Restores the missing data pieces of a code with `data` and `parity` pieces. `pieces` has the
 /// bytes of each piece, data first, or `None` if it is missing; all have equal lengths, and may be
 /// the pieces of many stripes one after the other. Returns `false` if too many are missing.
@@ -65,11 +82,10 @@ pub(super) fn decode(data: usize, parity: usize, pieces: &mut [Option<Vec<u8>>])
         return false;
     }
     if parity == 1 {
-        let mut sum = vec![0; len];
-        pieces.iter().flatten().for_each(|piece| add(&mut sum, piece));
+        let sum = missing_piece(data, pieces.iter().flatten().map(Vec::as_slice));
         let missing = pieces.iter_mut().find(|piece| piece.is_none()).expect("one is missing");
-        *missing = Some(sum);
-        return true;
+        *missing = sum;
+        return missing.is_some();
     }
     let mut decoder = ReedSolomonDecoder::new(data, parity, len).expect("a code that was encoded");
     for (index, piece) in pieces.iter().enumerate() {
@@ -98,7 +114,8 @@ pub fn encode_all(data: usize, parity: usize, piece_len: usize, bytes: &[u8], su
     }
 }
 
-fn add(sum: &mut [u8], piece: &[u8]) {
+/// Adds a piece to a sum, which takes it out again.
+pub(super) fn add(sum: &mut [u8], piece: &[u8]) {
     sum.iter_mut().zip(piece).for_each(|(sum, byte)| *sum ^= byte);
 }
 

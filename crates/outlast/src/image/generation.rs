@@ -9,6 +9,7 @@
 //! deletes it with [`Images::delete_generation`]. If the store has not answered the put or the
 //! deletion of a descriptor, the activity that heals deletes it, and makes sure that it stays so.
 
+use super::load::Take;
 use super::save::{Entry, Read, Saved};
 use super::stripe::hash_key;
 use super::{Image, ImageError, ImageResult, Images, Inner};
@@ -137,6 +138,22 @@ impl Images {
     /// No verdict says that this generation counts, and none will.
     pub(crate) fn discard_staged(&self, staged: Staged) -> ImageResult<()> {
         self.inner.discard_staged(staged)
+    }
+
+    /// Loads so many bytes of a generation, in parts; returns the note.
+    pub(crate) fn load_generation_in_parts(
+        &self,
+        name: &str,
+        generation: u64,
+        len: u64,
+        take: Take<'_>,
+    ) -> ImageResult<Vec<u8>> {
+        self.inner.check_open()?;
+        let key = self.inner.generation_key(name, generation);
+        match self.inner.load_parts(&key, name, Some(0..len), take) {
+            Err(ImageError::Absent { name }) => Err(ImageError::DataLost { name }),
+            other => Ok(other?.0),
+        }
     }
 
     /// Loads a range of a generation.

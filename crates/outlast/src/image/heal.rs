@@ -21,7 +21,7 @@
 use super::code::Encoder;
 use super::descriptor::{Descriptor, Place};
 use super::options::EXTENT_SLOTS;
-use super::stripe::Head;
+use super::stripe::{HEAD_LEN, Head, hash_piece};
 use super::{ImageError, ImageResult, Inner};
 use crate::engine::deadline::Deadline;
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time, View};
@@ -357,21 +357,22 @@ impl Inner {
             let mut puts: Vec<((), Pending)> = Vec::new();
             for (stripe, data) in chunk.clone().zip(&stripes) {
                 let at = descriptor.stripes[stripe];
+                let mut slot = vec![0; HEAD_LEN + piece_len];
                 let mut put = |piece: &[u8]| {
                     let (stripe_number, place_number) = (stripe as u32, lost as u32);
                     let (image, save) = (descriptor.image, at.save);
                     let head = Head { image, save, stripe: stripe_number, place: place_number };
-                    let mut bytes = Vec::new();
-                    head.slot(piece, piece_len, &mut bytes);
+                    slot[HEAD_LEN..].copy_from_slice(piece);
+                    head.seal(&mut slot, hash_piece(piece));
                     let offset = self.slot_offset(place.member, &place.extents, at.slot);
                     let offset = offset.expect("a slot of a claimed extent");
-                    let operation = Operation::Put { offset, data: &bytes };
+                    let operation = Operation::Put { offset, data: &slot };
                     puts.push(((), self.job.start(Epoch::ANY, place.member, operation)));
                 };
                 match lost.checked_sub(encoder.data()) {
                     None => put(&data[lost]),
                     Some(parity) => {
-                        encoder.encode(data.iter().map(Vec::as_slice), |index, piece| {
+                        encoder.encode(data.iter().map(|piece| &**piece), |index, piece| {
                             if index == parity {
                                 put(piece);
                             }

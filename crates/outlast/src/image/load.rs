@@ -7,7 +7,7 @@
 
 use super::code;
 use super::descriptor::Descriptor;
-use super::stripe::Head;
+use super::stripe::{HEAD_LEN, Head};
 use super::{ImageError, ImageResult, Inner};
 use crate::engine::deadline::slack;
 use crate::engine::{self, Done, Epoch, Error, MemberId, Operation, Pending, Time};
@@ -45,6 +45,50 @@ impl Image {
     }
 }
 
+/// A piece as it was read, or as it was decoded.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    bytes: Vec<u8>,
+    /// Where the piece begins: a slot has its head before it.
+    from: usize,
+}
+
+impl Piece {
+    /// The piece in the bytes of a slot, if the slot holds what the head says.
+    fn of_slot(head: &Head, bytes: Vec<u8>) -> Option<Piece> {
+        head.piece(&bytes)?;
+        Some(Piece { bytes, from: HEAD_LEN })
+    }
+}
+
+impl std::ops::Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.from..]
+    }
+}
+
+/// A part of a range of an image.
+pub(crate) struct Part<'a> {
+    /// Where it begins in the range.
+    pub(crate) at: u64,
+    pub(crate) bytes: &'a [u8],
+    /// The length of the range.
+    pub(crate) of: u64,
+}
+
+/// Takes a range of an image, one part after the other. It begins again with the first part if the
+/// image was replaced meanwhile.
+pub(super) type Take<'a> = &'a mut dyn FnMut(Part<'_>) -> ImageResult<()>;
+
+/// Why a range of an image was not read.
+enum Unread {
+    Unreadable(Unreadable),
+    /// The bytes were not taken.
+    Untaken(ImageError),
+}
+
 /// Why stripes cannot be read.
 #[derive(Debug)]
 pub(super) enum Unreadable {
@@ -67,6 +111,25 @@ impl Inner {
         name: &str,
         range: Option<Range<u64>>,
     ) -> ImageResult<Image> {
+        let mut bytes = Vec::new();
+        let mut take = |part: Part<'_>| {
+            bytes.truncate(part.at as usize);
+            bytes.reserve_exact(part.of as usize - bytes.len());
+            bytes.extend_from_slice(part.bytes);
+            Ok(())
+        };
+        let (note, owner) = self.load_parts(key, name, range, &mut take)?;
+        Ok(Image { note, bytes, owner })
+    }
+
+    /// Loads an image, or a range of it, in parts; returns its note and its owner.
+    pub(super) fn load_parts(
+        &self,
+        key: &[u8],
+        name: &str,
+        range: Option<Range<u64>>,
+        take: Take<'_>,
+    ) -> ImageResult<(Vec<u8>, MemberId)> {
         let until = self.job.now().after(self.job.time_limit());
         let mut before: Option<Version> = None;
         loop {
@@ -83,26 +146,27 @@ impl Inner {
                     format!("the bytes {range:?} of the image `{name}`, which has {}", whole.end);
                 return Err(ImageError::Invalid { reason });
             }
-            match self.read_range(&descriptor, range, until) {
-                Ok(bytes) => {
-                    let Descriptor { note, owner, .. } = descriptor;
-                    return Ok(Image { note, bytes, owner });
-                }
-                Err(Unreadable::Failed(error)) => return Err(error.into()),
+            let unreadable = match self.read_range(&descriptor, range, take, until) {
+                Ok(()) => return Ok((descriptor.note, descriptor.owner)),
+                Err(Unread::Untaken(error)) => return Err(error),
+                Err(Unread::Unreadable(unreadable)) => unreadable,
+            };
+            match unreadable {
+                Unreadable::Failed(error) => return Err(error.into()),
                 // The record was read again, and is the same: the pieces are gone.
-                Err(Unreadable::Missing) if before == Some(value.version()) => {
+                Unreadable::Missing if before == Some(value.version()) => {
                     return Err(ImageError::DataLost { name: name.to_string() });
                 }
-                Err(Unreadable::Unanswered(error))
+                Unreadable::Unanswered(error)
                     if before == Some(value.version()) || self.job.now() >= until =>
                 {
                     return Err(error.into());
                 }
-                Err(_) if self.job.now() >= until => {
+                _ if self.job.now() >= until => {
                     let limit = self.job.time_limit();
                     return Err(ImageError::Timeout { member: descriptor.owner, limit });
                 }
-                Err(_) => before = Some(value.version()),
+                _ => before = Some(value.version()),
             }
         }
     }
@@ -111,34 +175,89 @@ impl Inner {
         &self,
         descriptor: &Descriptor,
         range: Range<u64>,
+        take: Take<'_>,
         mut until: Time,
-    ) -> Result<Vec<u8>, Unreadable> {
+    ) -> Result<(), Unread> {
         let piece_len = self.options.piece_len;
         let stripe_len = (descriptor.data() * piece_len) as u64;
-        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         let mut silent = HashSet::new();
         let end = range.end.div_ceil(stripe_len) as usize;
         let mut first = (range.start / stripe_len) as usize;
         if range.is_empty() {
-            return Ok(bytes);
+            return Ok(());
         }
+        // The part of a piece that is in the range.
+        let mut take_piece = |stripe: usize, index: usize, piece: &[u8]| {
+            let at = stripe as u64 * stripe_len + (index * piece_len) as u64;
+            let from = range.start.clamp(at, at + piece_len as u64);
+            let to = range.end.clamp(at, at + piece_len as u64);
+            if from >= to {
+                return Ok(());
+            }
+            let bytes = &piece[(from - at) as usize..(to - at) as usize];
+            take(Part { at: from - range.start, bytes, of: range.end - range.start })
+        };
+        let mut slots = vec![0; descriptor.data() * self.options.slot_len() as usize];
+        let mut is_mapped = true;
         while first < end {
+            is_mapped = is_mapped && self.get_mapped_stripe(descriptor, first, &mut slots);
+            if is_mapped {
+                let slots = slots.chunks_exact(self.options.slot_len() as usize);
+                for (index, slot) in slots.enumerate() {
+                    take_piece(first, index, &slot[HEAD_LEN..]).map_err(Unread::Untaken)?;
+                }
+                first += 1;
+                continue;
+            }
             let chunk = first..end.min(first + CHUNK);
-            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent, until)?;
+            let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent, until);
+            let stripes = stripes.map_err(Unread::Unreadable)?;
             // The members that it needs have answered. The time limit is counted anew, since an
             // image may be long.
             until = self.job.now().after(self.job.time_limit());
             for (stripe, pieces) in chunk.clone().zip(stripes) {
                 for (index, piece) in pieces.iter().enumerate() {
-                    let at = stripe as u64 * stripe_len + (index * piece_len) as u64;
-                    let from = range.start.clamp(at, at + piece_len as u64) - at;
-                    let to = range.end.clamp(at, at + piece_len as u64) - at;
-                    bytes.extend_from_slice(&piece[from as usize..to as usize]);
+                    take_piece(stripe, index, piece).map_err(Unread::Untaken)?;
                 }
             }
             first = chunk.end;
         }
-        Ok(bytes)
+        Ok(())
+    }
+
+    /// Gets the data pieces of a stripe into slots, whose holders this member maps: without a
+    /// request, and without memory of their own. A single missing piece is computed from a single
+    /// parity piece. Returns whether it could.
+    fn get_mapped_stripe(&self, descriptor: &Descriptor, stripe: usize, slots: &mut [u8]) -> bool {
+        let (data, slot_len) = (descriptor.data(), self.options.slot_len() as usize);
+        let get = |place: usize, slot: &mut [u8]| {
+            let holder = &descriptor.places[place];
+            let Some(at) = descriptor.stripes.get(stripe) else { return false };
+            let offset = self.slot_offset(holder.member, &holder.extents, at.slot);
+            let Some(offset) = offset.filter(|_| self.job.is_member_mapped(holder.member)) else {
+                return false;
+            };
+            let (image, save) = (descriptor.image, at.save);
+            let head = Head { image, save, stripe: stripe as u32, place: place as u32 };
+            self.job.get(Epoch::ANY, holder.member, offset, slot).is_ok()
+                && head.piece(slot).is_some()
+        };
+        let mut missing = None;
+        for (place, slot) in slots.chunks_exact_mut(slot_len).enumerate() {
+            if !get(place, slot) && missing.replace(place).is_some() {
+                return false;
+            }
+        }
+        let Some(missing) = missing else { return true };
+        // The parity piece in the slot of the missing piece, and then the others out of it.
+        let (before, rest) = slots.split_at_mut(missing * slot_len);
+        let (slot, after) = rest.split_at_mut(slot_len);
+        if descriptor.lose != 1 || !get(data, slot) {
+            return false;
+        }
+        let others = before.chunks_exact(slot_len).chain(after.chunks_exact(slot_len));
+        others.for_each(|other| code::add(&mut slot[HEAD_LEN..], &other[HEAD_LEN..]));
+        true
     }
 
     /// The data pieces of some stripes. `silent` has the places that did not answer in time. It
@@ -152,11 +271,11 @@ impl Inner {
         stripes: Range<usize>,
         silent: &mut HashSet<usize>,
         until: Time,
-    ) -> Result<Vec<Vec<Vec<u8>>>, Unreadable> {
+    ) -> Result<Vec<Vec<Piece>>, Unreadable> {
         let (set, data) = (descriptor.places.len(), descriptor.data());
         let limit = self.job.time_limit();
         // The pieces by place and stripe.
-        let mut pieces: Vec<Vec<Option<Vec<u8>>>> = vec![vec![None; stripes.len()]; set];
+        let mut pieces: Vec<Vec<Option<Piece>>> = vec![vec![None; stripes.len()]; set];
         // Places that were silent are asked again only if the others do not suffice.
         let mut order: Vec<usize> = (0..set).collect();
         order.sort_by_key(|place| silent.contains(place));
@@ -207,6 +326,19 @@ impl Inner {
             if missing.is_empty() {
                 continue;
             }
+            if let &[place] = &missing[..]
+                && descriptor.lose == 1
+            {
+                // Without joining the pieces of many stripes.
+                for index in group {
+                    let others = pieces.iter().filter_map(|of| of[index].as_deref());
+                    let Some(bytes) = code::missing_piece(data, others) else {
+                        return Err(unanswered.map_or(Unreadable::Missing, Unreadable::Unanswered));
+                    };
+                    pieces[place][index] = Some(Piece { bytes, from: 0 });
+                }
+                continue;
+            }
             let joined = |place: usize| -> Option<Vec<u8>> {
                 let of = group.iter().map(|index| pieces[place][*index].as_deref());
                 of.collect::<Option<Vec<&[u8]>>>().map(|parts| parts.concat())
@@ -218,11 +350,11 @@ impl Inner {
             for place in missing {
                 let whole = joined[place].as_deref().unwrap_or_default();
                 for (index, piece) in group.iter().zip(whole.chunks(self.options.piece_len)) {
-                    pieces[place][*index] = Some(piece.to_vec());
+                    pieces[place][*index] = Some(Piece { bytes: piece.to_vec(), from: 0 });
                 }
             }
         }
-        let piece = |place: &mut Vec<Option<Vec<u8>>>, index: usize| {
+        let piece = |place: &mut Vec<Option<Piece>>, index: usize| {
             place[index].take().ok_or(Unreadable::Missing)
         };
         (0..stripes.len())
@@ -252,7 +384,7 @@ impl Inner {
         descriptor: &Descriptor,
         gets: &mut Gets,
         stripes: &Range<usize>,
-        pieces: &mut [Vec<Option<Vec<u8>>>],
+        pieces: &mut [Vec<Option<Piece>>],
         until: Time,
     ) -> Result<(), Unreadable> {
         let data = descriptor.data();
@@ -266,8 +398,7 @@ impl Inner {
                         let (stripe_number, place_number) = (stripe as u32, place as u32);
                         let image = descriptor.image;
                         let head = Head { image, save, stripe: stripe_number, place: place_number };
-                        let piece = head.piece(&bytes).map(<[u8]>::to_vec);
-                        pieces[place][stripe - stripes.start] = piece;
+                        pieces[place][stripe - stripes.start] = Piece::of_slot(&head, bytes);
                     }
                     Err(error @ (Error::Ended | Error::Unsupported { .. })) => failed = Some(error),
                     Ok(_) | Err(_) => {}
@@ -296,6 +427,6 @@ impl Inner {
 type Gets = Vec<((usize, usize), Pending)>;
 
 /// Whether a stripe lacks pieces to be decoded. `pieces` has them by place and stripe.
-fn is_short(pieces: &[Vec<Option<Vec<u8>>>], index: usize, data: usize) -> bool {
+fn is_short(pieces: &[Vec<Option<Piece>>], index: usize, data: usize) -> bool {
     pieces.iter().filter(|of| of[index].is_some()).count() < data
 }

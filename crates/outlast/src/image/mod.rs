@@ -77,6 +77,7 @@ pub use code::encode_all;
 pub use error::{ImageError, ImageResult};
 pub(crate) use generation::Staged;
 pub use load::Image;
+pub(crate) use load::Part;
 pub use options::{Level, Options};
 pub use regions::{Owner, Regions, Restored};
 
@@ -328,9 +329,12 @@ impl Images {
     pub fn read(&self, name: &str, offset: u64, buffer: &mut [u8]) -> ImageResult<()> {
         self.inner.check_open()?;
         let range = offset..offset.saturating_add(buffer.len() as u64);
-        let image = self.inner.load_image(&self.inner.image_key(name), name, Some(range))?;
-        buffer.copy_from_slice(image.bytes());
-        Ok(())
+        let key = self.inner.image_key(name);
+        let mut take = |Part { at, bytes, .. }: Part<'_>| {
+            buffer[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        };
+        self.inner.load_parts(&key, name, Some(range), &mut take).map(drop)
     }
 
     /// Deletes an image. Returns whether it existed. Its memory is used again by later saves.

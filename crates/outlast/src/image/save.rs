@@ -2,9 +2,9 @@
 //!
 //! | step | what it does | a death or stop in it |
 //! |---|---|---|
-//! | `compare` | the fingerprint of each stripe, against the last save | nothing has happened |
-//! | `claim` | extents for the slots that are missing | extents that no descriptor names |
-//! | `encode` | put the pieces of changed stripes into slots that no descriptor names | as `claim` |
+//! | `compare` | the fingerprint of a stripe, against the last save | nothing has happened |
+//! | `claim` | if there is no free slot: extents for all stripes that have changed from here on | extents that no descriptor names |
+//! | `encode` | put the pieces of a changed stripe into slots that no descriptor names, and back to `compare` | as `claim` |
 //! | `recheck` | a holder has died: back to `claim`, with another set | as `claim` |
 //! | `commit` | put the descriptor, if no member has saved the image meanwhile | before: the old image; after: the new one |
 //! | `free` | slots and extents that no descriptor names are free | dead: a claim that finds no room takes them. Stopped: done when it goes on |
@@ -17,11 +17,11 @@
 use super::code::Encoder;
 use super::descriptor::{Descriptor, Place, Stripe};
 use super::options::EXTENT_SLOTS;
-use super::stripe::{Head, fingerprint, hash_key};
+use super::stripe::{HEAD_LEN, Head, fingerprint, hash_key, hash_piece};
 use super::{ImageError, ImageResult, Inner};
-use crate::engine::{Epoch, Error, MemberId, Operation, Pending};
+use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::{Expect, StoreError, mutant};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 
@@ -69,6 +69,50 @@ pub(super) type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]);
 
 /// How many puts are under way at once.
 const WINDOW: usize = 64;
+
+/// The slots of the data pieces of a stripe, one after the other. The image is read into them.
+struct Slots {
+    bytes: Vec<u8>,
+    piece_len: usize,
+    /// The hashes of the pieces.
+    hashes: Vec<u128>,
+}
+
+impl Slots {
+    fn new(data: usize, piece_len: usize) -> Slots {
+        Slots { bytes: vec![0; data * (HEAD_LEN + piece_len)], piece_len, hashes: vec![0; data] }
+    }
+
+    /// Reads the pieces from an offset of an image of this length on, with zeros behind its end.
+    /// Returns the fingerprint of the stripe.
+    fn fill(&mut self, at: u64, len: u64, read: &mut dyn FnMut(u64, &mut [u8])) -> u128 {
+        let slots = self.bytes.chunks_exact_mut(HEAD_LEN + self.piece_len);
+        for (index, slot) in slots.enumerate() {
+            let piece = &mut slot[HEAD_LEN..];
+            let from = at + (index * piece.len()) as u64;
+            let present = len.saturating_sub(from).min(piece.len() as u64) as usize;
+            if present > 0 {
+                read(from, &mut piece[..present]);
+            }
+            piece[present..].fill(0);
+            // While the piece is in the processor's cache.
+            self.hashes[index] = hash_piece(piece);
+        }
+        fingerprint(&self.hashes)
+    }
+
+    /// The bytes of a slot with its head.
+    fn sealed(&mut self, index: usize, head: Head) -> &[u8] {
+        let slot_len = HEAD_LEN + self.piece_len;
+        let slot = &mut self.bytes[index * slot_len..][..slot_len];
+        head.seal(slot, self.hashes[index]);
+        slot
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(HEAD_LEN + self.piece_len).map(|slot| &slot[HEAD_LEN..])
+    }
+}
 
 impl Entry {
     /// Whether this member knows nothing of the image, and has nothing to give back for it.
@@ -235,6 +279,7 @@ impl Inner {
         read: Read<'_>,
     ) -> ImageResult<Saved> {
         let me = self.job.me();
+        eprintln!("DBG {} try {:?}", me, self.job.now());
         let holders = self.sets.choose(me, &self.lasting_view());
         if holders.is_empty() {
             return Err(ImageError::Closed);
@@ -255,97 +300,141 @@ impl Inner {
                 && entry.late.is_empty()
                 && members.iter().eq(sorted.iter())
         });
-
-        // `compare`
-        let mut buffer = vec![0; stripe_len as usize];
-        let mut fill = |stripe: usize, buffer: &mut [u8]| {
-            let at = stripe as u64 * stripe_len;
-            let present = stripe_len.min(len - at) as usize;
-            read(at, &mut buffer[..present]);
-            buffer[present..].fill(0);
-        };
-        let mut fingerprints = Vec::with_capacity(stripes);
-        for stripe in 0..stripes {
-            fill(stripe, &mut buffer);
-            fingerprints.push(fingerprint(&buffer));
-        }
-        let has_changed =
-            |stripe: &usize| base.is_none_or(|b| b.fingerprints[*stripe] != fingerprints[*stripe]);
-        let changed: Vec<usize> = (0..stripes).filter(has_changed).collect();
-
-        // `claim`
+        let before = base.map(|base| base.fingerprints.clone());
         let mut places: Vec<Place> = match base {
             Some(base) => base.descriptor.places.clone(),
             None => holders.iter().map(|&member| Place { member, extents: Vec::new() }).collect(),
         };
-        let mut free = free_slots(&places, entry);
-        let missing = changed.len().saturating_sub(free.len());
-        let extents = missing.div_ceil(EXTENT_SLOTS as usize);
-        let mut claimed: Vec<(MemberId, u32)> = Vec::new();
-        let first_new = places[0].extents.len() as u32 * EXTENT_SLOTS as u32;
-        for place in &mut places {
-            let found = self.claim(place.member, extents);
-            let Ok(Some(found)) = found else {
-                self.give_back_later(entry, &claimed);
-                let needed = extents as u64 * EXTENT_SLOTS * self.options.slot_len();
-                return Err(match found {
-                    Err(error) => error,
-                    Ok(_) => ImageError::NoRoom { member: place.member, needed },
-                });
-            };
-            claimed.extend(found.iter().map(|extent| (place.member, *extent)));
-            place.extents.extend(found);
-        }
-        free.extend(first_new..first_new + extents as u32 * EXTENT_SLOTS as u32);
-
-        // `encode`
         let save = self.next_save();
         let mut all: Vec<Stripe> =
             base.map_or(vec![Stripe { slot: 0, save }; stripes], |b| b.descriptor.stripes.clone());
+        let mut free: VecDeque<u32> = free_slots(&places, entry).into();
+        let mut claimed: Vec<(MemberId, u32)> = Vec::new();
+        let mut slots = Slots::new(data, self.options.piece_len);
+        let mut parity = vec![0; self.options.slot_len() as usize];
         let mut encoder = Encoder::new(data, lose, self.options.piece_len);
+        let mut fingerprints = Vec::with_capacity(stripes);
+        let has_changed = |fingerprints: &[u128], stripe: usize| {
+            before.as_ref().is_none_or(|before| before[stripe] != fingerprints[stripe])
+        };
         let mut puts: Vec<(usize, Pending)> = Vec::new();
-        let mut fault = None;
+        // How long puts are waited for, and whether that is over for those that are left.
+        let (mut until, mut is_waited_for) = (Time::NEVER, false);
+        let mut fault: Option<ImageError> = None;
         let mut panic = None;
-        let until = self.job.now().after(self.job.time_limit());
-        for (&stripe, slot) in changed.iter().zip(free) {
-            // A panic of the program's closure goes on when the puts are complete, and the extents
-            // are given back.
-            let filled = catch_unwind(AssertUnwindSafe(|| fill(stripe, &mut buffer)));
-            if let Err(payload) = filled {
-                panic = Some(payload);
-                break;
+        // A panic of the program's closure goes on when the puts are complete, and the extents are
+        // given back.
+        let mut fill = |stripe: usize, slots: &mut Slots| {
+            let fill = || slots.fill(stripe as u64 * stripe_len, len, read);
+            catch_unwind(AssertUnwindSafe(fill))
+        };
+        'stripes: for stripe in 0..stripes {
+            // `compare`, unless it was compared for `claim` already.
+            let is_compared = stripe < fingerprints.len();
+            if is_compared && !has_changed(&fingerprints, stripe) {
+                continue;
             }
+            match fill(stripe, &mut slots) {
+                Ok(_) if is_compared => {}
+                Ok(found) => fingerprints.push(found),
+                Err(payload) => {
+                    panic = Some(payload);
+                    break;
+                }
+            }
+            if !has_changed(&fingerprints, stripe) {
+                continue;
+            }
+
+            // `claim`: extents for all stripes that have changed from here on.
+            if free.is_empty() {
+                for later in fingerprints.len()..if before.is_some() { stripes } else { 0 } {
+                    match fill(later, &mut slots) {
+                        Ok(found) => fingerprints.push(found),
+                        Err(payload) => {
+                            panic = Some(payload);
+                            break 'stripes;
+                        }
+                    }
+                }
+                let count =
+                    |stripe: &usize| before.is_none() || has_changed(&fingerprints, *stripe);
+                let missing = (stripe..stripes).filter(count).count();
+                let extents = missing.div_ceil(EXTENT_SLOTS as usize);
+                let first_new = places[0].extents.len() as u32 * EXTENT_SLOTS as u32;
+                for place in &mut places {
+                    match self.claim(place.member, extents) {
+                        Ok(Some(found)) => {
+                            claimed.extend(found.iter().map(|extent| (place.member, *extent)));
+                            place.extents.extend(found);
+                        }
+                        Ok(None) => {
+                            let needed = extents as u64 * EXTENT_SLOTS * self.options.slot_len();
+                            fault = Some(ImageError::NoRoom { member: place.member, needed });
+                            break 'stripes;
+                        }
+                        Err(error) => {
+                            fault = Some(error);
+                            break 'stripes;
+                        }
+                    }
+                }
+                free.extend(first_new..first_new + extents as u32 * EXTENT_SLOTS as u32);
+                if before.is_some()
+                    && let Err(payload) = fill(stripe, &mut slots)
+                {
+                    panic = Some(payload);
+                    break;
+                }
+            }
+
+            // `encode`
+            let slot = free.pop_front().expect("a slot was claimed");
             all[stripe] = Stripe { slot, save };
-            let mut put = |index: usize, piece: &[u8]| {
+            let head =
+                |place: usize| Head { image, save, stripe: stripe as u32, place: place as u32 };
+            let mut put = |index: usize, bytes: &[u8]| {
                 let place = &places[index];
-                let head = Head { image, save, stripe: stripe as u32, place: index as u32 };
-                let mut bytes = Vec::new();
-                head.slot(piece, self.options.piece_len, &mut bytes);
                 let offset = self.slot_offset(place.member, &place.extents, slot);
                 let offset = offset.expect("a slot of a claimed extent");
-                let operation = Operation::Put { offset, data: &bytes };
+                let operation = Operation::Put { offset, data: bytes };
                 self.pieces_written.fetch_add(1, Ordering::Relaxed);
                 puts.push((index, self.job.start(Epoch::ANY, place.member, operation)));
             };
-            let pieces = || buffer.chunks_exact(self.options.piece_len);
-            pieces().enumerate().for_each(|(index, piece)| put(index, piece));
-            if !(mutant("image-stale-parity") && base.is_some()) {
-                encoder.encode(pieces(), |index, piece| put(data + index, piece));
+            (0..data).for_each(|index| put(index, slots.sealed(index, head(index))));
+            if !(mutant("image-stale-parity") && before.is_some()) {
+                encoder.encode(slots.pieces(), |index, piece| {
+                    parity[HEAD_LEN..].copy_from_slice(piece);
+                    head(data + index).seal(&mut parity, hash_piece(piece));
+                    put(data + index, &parity);
+                });
             }
             if puts.len() >= WINDOW {
-                puts =
-                    self.wait_all(puts, until, |_, result| fault = fault.take().or(result.err()));
+                // All before them were answered: the time limit is counted anew.
+                until = self.job.now().after(self.job.time_limit());
+                let failed = |_, result: crate::engine::Result<Done>| {
+                    fault = fault.take().or(result.err().map(ImageError::from));
+                };
+                puts = self.wait_all(puts, until, failed);
                 if fault.is_some() || !puts.is_empty() {
+                    is_waited_for = true;
                     break;
                 }
             }
         }
-        if !mutant("image-commit-early") || base.is_none() {
-            puts = self.wait_all(puts, until, |_, result| fault = fault.take().or(result.err()));
+        eprintln!("DBG {} end of stripes {:?} puts {} fault {:?}", self.job.me(), self.job.now(), puts.len(), fault);
+        if !is_waited_for {
+            until = self.job.now().after(self.job.time_limit());
+        }
+        if !mutant("image-commit-early") || before.is_none() {
+            let failed = |_, result: crate::engine::Result<Done>| {
+                fault = fault.take().or(result.err().map(ImageError::from));
+            };
+            puts = self.wait_all(puts, until, failed);
         }
         if let Some((index, _)) = puts.first() {
-            let limit = self.job.time_limit();
-            fault = fault.or(Some(Error::Timeout { member: places[*index].member, limit }));
+            let (member, limit) = (places[*index].member, self.job.time_limit());
+            fault = fault.or(Some(ImageError::Timeout { member, limit }));
         }
         entry.late.extend(puts.into_iter().map(|(_, put)| ((), put)));
         if let Some(payload) = panic {
@@ -353,13 +442,14 @@ impl Inner {
             resume_unwind(payload);
         }
 
+        eprintln!("DBG {} recheck {:?} fault {:?}", self.job.me(), self.job.now(), fault);
         // `recheck`
         let view = self.job.view();
         let dead = places.iter().find(|place| !view.is_living(place.member));
-        let fault = dead.map(|place| Error::Dead { member: place.member }).or(fault);
-        if let Some(error) = fault {
+        let dead = dead.map(|place| Error::Dead { member: place.member }.into());
+        if let Some(error) = dead.or(fault) {
             self.give_back_later(entry, &claimed);
-            return Err(error.into());
+            return Err(error);
         }
         let note = note.to_vec();
         let descriptor =

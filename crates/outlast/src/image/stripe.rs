@@ -6,7 +6,7 @@
 //! | 8 to 15 | the save that wrote the piece |
 //! | 16 to 19 | the stripe |
 //! | 20 to 23 | the place in the set |
-//! | 24 to 31 | a checksum (xxh3) of the words above and the piece |
+//! | 24 to 31 | a checksum (xxh3) of the words above and of the hash of the piece |
 //! | 32 to 63 | zeros |
 //!
 //! A reader takes a piece only if all of it is as the descriptor says. So an older piece with a
@@ -38,34 +38,39 @@ impl Head {
         bytes
     }
 
-    fn checksum(&self, piece: &[u8]) -> u64 {
-        XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(&self.words()), piece)
+    fn checksum(&self, hash: u128) -> u64 {
+        XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(&self.words()), &hash.to_le_bytes())
     }
 
-    /// The bytes of a slot with this piece, filled up with zeros to its length.
-    pub(super) fn slot(&self, piece: &[u8], piece_len: usize, slot: &mut Vec<u8>) {
-        slot.clear();
-        slot.resize(HEAD_LEN, 0);
-        slot.extend_from_slice(piece);
-        slot.resize(HEAD_LEN + piece_len, 0);
-        let checksum = self.checksum(&slot[HEAD_LEN..]);
-        slot[..24].copy_from_slice(&self.words());
-        slot[24..32].copy_from_slice(&checksum.to_le_bytes());
+    /// Writes the head into a slot that has a piece with this hash.
+    pub(super) fn seal(&self, slot: &mut [u8], hash: u128) {
+        let head = &mut slot[..HEAD_LEN];
+        head.fill(0);
+        head[..24].copy_from_slice(&self.words());
+        head[24..32].copy_from_slice(&self.checksum(hash).to_le_bytes());
     }
 
     /// The piece in the bytes of a slot, if the slot holds what this head says, undamaged.
     pub(super) fn piece<'a>(&self, slot: &'a [u8]) -> Option<&'a [u8]> {
         let (head, piece) = slot.split_at_checked(HEAD_LEN)?;
         let is_right = (head[..24] == self.words() || mutant("image-old-piece"))
-            && head[24..32] == self.checksum(piece).to_le_bytes()
+            && head[24..32] == self.checksum(hash_piece(piece)).to_le_bytes()
             && head[32..].iter().all(|byte| *byte == 0);
         is_right.then_some(piece)
     }
 }
 
-/// The hash by which a save finds out whether the bytes of a stripe have changed.
-pub(super) fn fingerprint(bytes: &[u8]) -> u128 {
-    XxHash3_128::oneshot(bytes)
+/// The hash of a piece. The checksum of its slot depends on it, and so does the fingerprint of its
+/// stripe.
+pub(super) fn hash_piece(piece: &[u8]) -> u128 {
+    XxHash3_128::oneshot(piece)
+}
+
+/// The hash by which a save finds out whether the bytes of a stripe have changed, of the hashes of
+/// its data pieces.
+pub(super) fn fingerprint(hashes: &[u128]) -> u128 {
+    let bytes: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+    XxHash3_128::oneshot(&bytes)
 }
 
 /// The hash of a key.
@@ -77,11 +82,19 @@ pub(super) fn hash_key(key: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    /// A slot of 64 bytes and a head.
+    fn sealed(head: Head, piece: &[u8]) -> Vec<u8> {
+        let mut slot = vec![0; HEAD_LEN + 64];
+        slot[HEAD_LEN..HEAD_LEN + piece.len()].copy_from_slice(piece);
+        let hash = hash_piece(&slot[HEAD_LEN..]);
+        head.seal(&mut slot, hash);
+        slot
+    }
+
     #[test]
     fn any_changed_byte_of_a_slot_is_found() {
         let head = Head { image: 1, save: 2, stripe: 3, place: 4 };
-        let mut slot = Vec::new();
-        head.slot(b"some bytes", 64, &mut slot);
+        let mut slot = sealed(head, b"some bytes");
         assert_eq!(&head.piece(&slot).expect("it is right")[..10], b"some bytes");
         for at in 0..slot.len() {
             slot[at] ^= 1;
@@ -94,8 +107,7 @@ mod tests {
     #[test]
     fn a_piece_of_another_save_stripe_or_place_is_not_taken() {
         let head = Head { image: 1, save: 2, stripe: 3, place: 4 };
-        let mut slot = Vec::new();
-        head.slot(&[7; 64], 64, &mut slot);
+        let slot = sealed(head, &[7; 64]);
         for other in [
             Head { image: 9, ..head },
             Head { save: 9, ..head },

@@ -65,10 +65,13 @@ const REMEMBER: u64 = 2;
 const RELEASE: u64 = 3;
 const ROUND: u64 = 4;
 
+#[inline]
 fn push(log: &mut Vec<u8>, words: &[u64], bytes: &[u8]) {
-    words.iter().for_each(|word| log.extend(word.to_le_bytes()));
-    log.extend(bytes);
-    log.resize(log.len().next_multiple_of(8), 0);
+    log.reserve(words.len() * 8 + bytes.len().next_multiple_of(8));
+    words.iter().for_each(|word| log.extend_from_slice(&word.to_le_bytes()));
+    log.extend_from_slice(bytes);
+    let rest = bytes.len().next_multiple_of(8) - bytes.len();
+    log.extend_from_slice(&[0; 8][..rest]);
 }
 
 /// Appends an entry to a record.
@@ -87,9 +90,18 @@ pub(super) fn note_get(log: &mut Vec<u8>, seat: usize, offset: u64, bytes: &[u8]
 }
 
 /// Appends a put to a journal.
-pub(super) fn journal(log: &mut Vec<u8>, put: &LoggedPut) {
-    let words = [put.epoch, put.target as u64, put.offset, put.bytes.len() as u64];
-    push(log, &words, &put.bytes);
+#[inline]
+pub(super) fn journal(log: &mut Vec<u8>, epoch: u64, target: usize, offset: u64, bytes: &[u8]) {
+    push(log, &[epoch, target as u64, offset, bytes.len() as u64], bytes);
+}
+
+/// The targets, offsets and bytes of the puts of a journal that this seat has written itself.
+pub(super) fn own_puts(log: &[u8]) -> impl Iterator<Item = (usize, u64, &[u8])> {
+    let mut words = Words(log);
+    std::iter::from_fn(move || {
+        let _epoch = words.next()?;
+        Some((words.next()? as usize, words.next()?, words.slice()?))
+    })
 }
 
 /// The entries of a record; `None` if the bytes are no record.
@@ -133,12 +145,18 @@ impl Words<'_> {
         Some(u64::from_le_bytes(*word))
     }
 
-    /// A length, so many bytes, and what fills them up.
     fn bytes(&mut self) -> Option<Vec<u8>> {
+        self.slice().map(<[u8]>::to_vec)
+    }
+}
+
+impl<'a> Words<'a> {
+    /// A length, so many bytes, and what fills them up.
+    fn slice(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.next()?).ok()?;
         let (bytes, rest) = self.0.split_at_checked(len.checked_next_multiple_of(8)?)?;
         self.0 = rest;
-        Some(bytes[..len].to_vec())
+        Some(&bytes[..len])
     }
 }
 
@@ -157,10 +175,14 @@ mod tests {
         let mut log = Vec::new();
         all.iter().for_each(|entry| note(&mut log, entry));
         assert_eq!(entries(&log), Some(all));
-        let put = LoggedPut { epoch: 4, target: 2, offset: 8, bytes: vec![7; 9] };
         let mut log = Vec::new();
-        journal(&mut log, &put);
-        assert_eq!(puts(&log), Some(vec![put]));
+        journal(&mut log, 4, 2, 8, &[7; 9]);
+        journal(&mut log, 5, 3, 0, &[]);
+        let put = LoggedPut { epoch: 4, target: 2, offset: 8, bytes: vec![7; 9] };
+        let empty = LoggedPut { epoch: 5, target: 3, offset: 0, bytes: Vec::new() };
+        assert_eq!(puts(&log), Some(vec![put, empty]));
+        let own: Vec<(usize, u64, &[u8])> = own_puts(&log).collect();
+        assert_eq!(own, [(2, 8, &[7; 9][..]), (3, 0, &[][..])]);
     }
 
     /// The bytes come from the memory of another member.

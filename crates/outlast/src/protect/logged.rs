@@ -21,7 +21,7 @@
 use super::barrier::ROOM;
 use super::late::Then;
 use super::layout::{DOWN, HIDDEN, flags_of, journal_at, record_at};
-use super::log::{self, CLOSED, Entry, GENERATION, HEAD, LENGTH, LoggedPut, MARK};
+use super::log::{self, CLOSED, Entry, GENERATION, HEAD, LENGTH, MARK};
 use super::replay::Past;
 use super::seat::Seat;
 use super::steps::{Step, within};
@@ -38,10 +38,8 @@ const PENDING_MAX: usize = 256;
 
 /// What a seat logs.
 pub(super) struct Logs {
-    /// The puts since the last release, in their order.
-    waiting: RefCell<Vec<LoggedPut>>,
-    /// How many bytes they have.
-    waiting_len: Cell<u64>,
+    /// The puts since the last release, in their order, as entries of the journal.
+    waiting: RefCell<Vec<u8>>,
     /// What was noted since the last release.
     noted: RefCell<Vec<u8>>,
     /// How long the record and the journal are.
@@ -59,7 +57,6 @@ impl Logs {
     pub(super) fn new(past: Option<Past>) -> Logs {
         Logs {
             waiting: RefCell::default(),
-            waiting_len: Cell::new(0),
             noted: RefCell::default(),
             record_len: Cell::new(0),
             journal_len: Cell::new(0),
@@ -71,7 +68,14 @@ impl Logs {
 
     fn drop_waiting(&self) {
         self.waiting.borrow_mut().clear();
-        self.waiting_len.set(0);
+    }
+
+    /// Lends the waiting puts to a part of a release; they stay.
+    fn with_waiting<T>(&self, part: impl FnOnce(&[u8]) -> T) -> T {
+        let waiting = self.waiting.take();
+        let result = part(&waiting);
+        self.waiting.replace(waiting);
+        result
     }
 }
 
@@ -137,10 +141,12 @@ impl Seat {
         if self.is_broken("put-at-once") && !self.has_past() {
             self.perform(target, &[(HIDDEN + offset, data)])?;
         }
-        let put = LoggedPut { epoch: 0, target, offset, bytes: data.to_vec() };
-        logs.waiting.borrow_mut().push(put);
-        logs.waiting_len.set(logs.waiting_len.get() + data.len() as u64);
-        if logs.waiting_len.get() > self.capacity() && !self.has_past() {
+        let waiting_len = {
+            let mut waiting = logs.waiting.borrow_mut();
+            log::journal(&mut waiting, self.round.get() + 1, target, offset, data);
+            waiting.len() as u64
+        };
+        if waiting_len > self.capacity() && !self.has_past() {
             // The journal has no room for them, so they need not wait.
             self.outgrow(logs)?;
             self.send(logs)?;
@@ -163,8 +169,10 @@ impl Seat {
             return self.replay_get(source, offset, buffer);
         }
         self.fetch(source, HIDDEN + offset, buffer)?;
-        for put in logs.waiting.borrow().iter().filter(|put| put.target == source) {
-            lay_over(buffer, offset, put);
+        for (target, at, bytes) in log::own_puts(&logs.waiting.borrow()) {
+            if target == source {
+                lay_over(buffer, offset, at, bytes);
+            }
         }
         if self.is_logging() {
             log::note_get(&mut logs.noted.borrow_mut(), source, offset, buffer);
@@ -233,19 +241,15 @@ impl Seat {
             logs.drop_waiting();
             return Ok(());
         }
-        let mut entries = Vec::new();
-        for put in logs.waiting.borrow_mut().iter_mut() {
-            put.epoch = round;
-            log::journal(&mut entries, put);
-        }
+        let mut is_journaled = true;
         if self.is_logging() {
             log::note(&mut logs.noted.borrow_mut(), &Entry::Release { round });
             let noted = logs.noted.borrow().len() as u64;
-            let longest =
-                (logs.record_len.get() + noted).max(logs.journal_len.get() + entries.len() as u64);
+            let waiting = logs.waiting.borrow().len() as u64;
+            let longest = (logs.record_len.get() + noted).max(logs.journal_len.get() + waiting);
             if longest > self.capacity() {
                 match self.is_broken("budget-ignored") {
-                    true => entries.clear(),
+                    true => is_journaled = false,
                     false => self.outgrow(logs)?,
                 }
             }
@@ -254,13 +258,16 @@ impl Seat {
             return self.send(logs);
         }
         if self.is_broken("put-before-record") {
-            self.send(logs)?;
+            logs.with_waiting(|waiting| self.send_all(waiting))?;
         }
         self.append_record(logs)?;
-        if self.is_broken("put-before-journal") {
-            std::mem::swap(&mut entries, &mut logs.unjournaled.borrow_mut());
-        }
-        self.append_journal(logs, &entries)?;
+        logs.with_waiting(|waiting| match () {
+            () if !is_journaled => Ok(()),
+            () if self.is_broken("put-before-journal") => {
+                self.append_journal(logs, &logs.unjournaled.replace(waiting.to_vec()))
+            }
+            () => self.append_journal(logs, waiting),
+        })?;
         self.send(logs)?;
         match self.is_broken("close-after-tell") {
             true => logs.unclosed.set(round),
@@ -300,25 +307,39 @@ impl Seat {
     /// `send`: the waiting puts go to their targets.
     fn send(&self, logs: &Logs) -> ProtectResult<()> {
         let _step = within(Step::Send);
-        let waiting = logs.waiting.borrow();
+        logs.with_waiting(|waiting| self.send_all(waiting))?;
+        logs.drop_waiting();
+        Ok(())
+    }
+
+    fn send_all(&self, waiting: &[u8]) -> ProtectResult<()> {
         let mut dead: Vec<usize> = Vec::new();
-        for puts in waiting.chunks(PENDING_MAX) {
-            let mut started = Vec::new();
+        let mut puts = log::own_puts(waiting).peekable();
+        let mut started: Vec<(usize, Pending)> = Vec::new();
+        while puts.peek().is_some() {
             let mut result = Ok(());
-            for put in puts.iter().filter(|put| !dead.contains(&put.target)) {
-                match self.period.place(put.target) {
+            for (target, offset, data) in puts.by_ref().take(PENDING_MAX) {
+                if dead.contains(&target) {
+                    continue;
+                }
+                match self.period.place(target) {
                     Ok((member, base)) => {
-                        let offset = base + HIDDEN + put.offset;
-                        let put_there = Operation::Put { offset, data: &put.bytes };
-                        started.push((put.target, self.period.start(member, put_there)));
+                        let put = Operation::Put { offset: base + HIDDEN + offset, data };
+                        let mut pending = self.period.start(member, put);
+                        match self.period.run.job.poll(&mut pending) {
+                            Some(Ok(_)) => {}
+                            Some(Err(Error::Dead { .. })) => dead.push(target),
+                            Some(Err(error)) => result = result.and(Err(error.into())),
+                            None => started.push((target, pending)),
+                        }
                     }
-                    Err(error) => {
-                        result = Err(error);
-                        break;
-                    }
+                    Err(error) => result = result.and(Err(error)),
+                }
+                if result.is_err() {
+                    break;
                 }
             }
-            for (target, pending) in started {
+            for (target, pending) in started.drain(..) {
                 match self.finish(pending) {
                     Ok(Finished::Done(_)) => {}
                     Ok(Finished::Dead) if dead.contains(&target) => {}
@@ -331,13 +352,11 @@ impl Seat {
         for target in dead {
             // All puts to it: those that were complete are lost with the dead, or are in the
             // journal. Done twice they change nothing.
-            let puts = waiting.iter().filter(|put| put.target == target);
+            let puts = log::own_puts(waiting).filter(|(to, ..)| *to == target);
             let puts: Vec<(u64, &[u8])> =
-                puts.map(|put| (HIDDEN + put.offset, &put.bytes[..])).collect();
+                puts.map(|(_, offset, data)| (HIDDEN + offset, data)).collect();
             self.perform(target, &puts)?;
         }
-        drop(waiting);
-        logs.drop_waiting();
         Ok(())
     }
 
@@ -567,13 +586,13 @@ impl Seat {
     }
 }
 
-/// Lays a put over bytes that were read from `offset` on.
-fn lay_over(buffer: &mut [u8], offset: u64, put: &LoggedPut) {
+/// Lays a put of these bytes over bytes that were read from `offset` on.
+fn lay_over(buffer: &mut [u8], offset: u64, put_at: u64, bytes: &[u8]) {
     let end = offset + buffer.len() as u64;
-    let put_end = put.offset + put.bytes.len() as u64;
-    let (from, to) = (offset.max(put.offset), end.min(put_end));
+    let put_end = put_at + bytes.len() as u64;
+    let (from, to) = (offset.max(put_at), end.min(put_end));
     if from < to {
-        let source = &put.bytes[(from - put.offset) as usize..(to - put.offset) as usize];
+        let source = &bytes[(from - put_at) as usize..(to - put_at) as usize];
         buffer[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
     }
 }
@@ -584,22 +603,16 @@ mod tests {
 
     #[test]
     fn a_get_sees_the_part_of_a_waiting_put_that_it_reads() {
-        let put = |offset: u64, len: usize| LoggedPut {
-            epoch: 0,
-            target: 0,
-            offset,
-            bytes: (1..=len as u8).collect(),
-        };
-        let read = |put: &LoggedPut| {
-            let mut buffer = [0; 4];
-            lay_over(&mut buffer, 10, put);
+        let read = |put_at: u64, len: u8| {
+            let (mut buffer, bytes) = ([0; 4], Vec::from_iter(1..=len));
+            lay_over(&mut buffer, 10, put_at, &bytes);
             buffer
         };
-        assert_eq!(read(&put(0, 10)), [0; 4]);
-        assert_eq!(read(&put(14, 3)), [0; 4]);
-        assert_eq!(read(&put(8, 4)), [3, 4, 0, 0]);
-        assert_eq!(read(&put(12, 9)), [0, 0, 1, 2]);
-        assert_eq!(read(&put(9, 9)), [2, 3, 4, 5]);
-        assert_eq!(read(&put(11, 2)), [0, 1, 2, 0]);
+        assert_eq!(read(0, 10), [0; 4]);
+        assert_eq!(read(14, 3), [0; 4]);
+        assert_eq!(read(8, 4), [3, 4, 0, 0]);
+        assert_eq!(read(12, 9), [0, 0, 1, 2]);
+        assert_eq!(read(9, 9), [2, 3, 4, 5]);
+        assert_eq!(read(11, 2), [0, 1, 2, 0]);
     }
 }

@@ -20,7 +20,7 @@ use super::run::{End, FINE, Run};
 use super::steps::{Step, within};
 use super::{Protect, ProtectError, ProtectResult};
 use crate::engine::{Epoch, MemberId};
-use crate::image::ImageError;
+use crate::image::{ImageError, Part};
 use crate::store::mutant;
 use crate::sync::lock;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Loaded {
     pub(super) note: Option<Vec<u8>>,
 }
 
-/// How many bytes are loaded at once.
+/// How many bytes are put at once.
 const CHUNK: u64 = 4 << 20;
 
 /// How often a member looks whether the dead are served no more.
@@ -187,13 +187,21 @@ impl Run {
                 image.ok().map(|image| image.note().to_vec())
             }
             () if generation == 0 => {
-                self.fill(offset, |_, _| Ok(None))?;
+                let zeros = vec![0; CHUNK.min(self.options.bytes) as usize];
+                for from in (0..self.options.bytes).step_by(CHUNK as usize) {
+                    let len = (self.options.bytes - from).min(CHUNK) as usize;
+                    self.put_own(offset + HIDDEN + from, &zeros[..len])?;
+                }
                 None
             }
-            () => self.fill(offset, |from, to| {
-                let image = self.images.load_generation(&name, generation, from..to)?;
-                Ok(Some(image))
-            })?,
+            () => {
+                let me = self.job.me();
+                let mut take = |Part { at, bytes, .. }: Part<'_>| {
+                    Ok(self.job.put(Epoch::ANY, me, offset + HIDDEN + at, bytes)?)
+                };
+                let len = self.options.bytes;
+                Some(self.images.load_generation_in_parts(&name, generation, len, &mut take)?)
+            }
         };
         let note = match mutant("seat-wrong-note") && generation != 0 {
             true => {
@@ -248,29 +256,6 @@ impl Run {
                 Err(ProtectError::Invalid { reason })
             }
         }
-    }
-
-    /// Fills the memory of a seat by parts; without an image with zeros. Returns the note.
-    fn fill(
-        &self,
-        offset: u64,
-        mut part: impl FnMut(u64, u64) -> ProtectResult<Option<crate::image::Image>>,
-    ) -> ProtectResult<Option<Vec<u8>>> {
-        let mut note = None;
-        let mut from = 0;
-        while from < self.options.bytes {
-            let to = self.options.bytes.min(from + CHUNK);
-            let place = offset + HIDDEN + from;
-            match part(from, to)? {
-                None => self.put_own(place, &vec![0; (to - from) as usize])?,
-                Some(image) => {
-                    note = Some(image.note().to_vec());
-                    self.put_own(place, image.bytes())?;
-                }
-            }
-            from = to;
-        }
-        Ok(note)
     }
 
     fn put_own(&self, offset: u64, bytes: &[u8]) -> ProtectResult<()> {

@@ -351,6 +351,48 @@ fn diverge(seat: &Seat, job: &Job) -> Result<(), ProtectError> {
     Ok(())
 }
 
+/// A look that fails is in no log: the next holder would take the next entry for its result. The
+/// death after it is a rollback.
+#[test]
+fn a_look_that_fails_falls_back() {
+    for seed in seeds(6) {
+        let calls = Rc::new(Cell::new(0));
+        let seen = calls.clone();
+        let report = sim::run(&sim(4, 1, seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let (inside, watch) = (job.clone(), Watch::default());
+            let noted = watch.clone();
+            let protect = seat_log_bodies::options(Kind::Ring, 4, Saves::Asked);
+            let ended = protect::run(&store, protect, move |seat| {
+                noted.call(seat, |seat| look_in_vain(seat, &inside))
+            });
+            ended.expect("ended");
+            seen.set(seen.get() + watch.calls());
+            seat_bodies::end(&job, &store);
+        });
+        assert_eq!(report.expect_ok().kills, 1);
+        assert!(calls.get() > 5, "no seat was rolled back");
+    }
+}
+
+fn look_in_vain(seat: &Seat, job: &Job) -> Result<(), ProtectError> {
+    let fault = || ProtectError::Invalid { reason: "nothing is to be seen".to_string() };
+    match seat.try_remember(|| Err(fault())) {
+        Err(error) if error == fault() => {}
+        other => return other.map(drop),
+    }
+    let seen = seat.remember(|| b"seen".to_vec())?;
+    assert_eq!(seen, b"seen");
+    for step in 0..4 {
+        seat.put((seat.number() + 1) % 4, 8, &[step])?;
+        seat.barrier()?;
+        if step == 2 && seat.number() == 1 && job.me() == MemberId(1) {
+            job.inject(Fault::Kill(job.me())).expect("killed");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_budget_that_cannot_be_is_refused() {
     sim::run(&sim(3, 0, 1), |job| {
