@@ -15,6 +15,9 @@
 //! *The beginning.* The time limit of a call is counted from its first wait: a call that waits for
 //! nothing reads no clock.
 //!
+//! *Computing.* Work that a call does by itself, such as clearing a long range of memory, is no wait.
+//! [`Deadline::compute`] puts the deadline of the call off by the time that it takes.
+//!
 //! *The slack.* When its deadline is over, a call still has to give back what it has taken: blocks,
 //! locks, its place in a queue. It may wait for members that have answered so far, for [`slack`]
 //! beyond the deadline and not longer. A request to a member that has not answered in time is sent
@@ -222,6 +225,20 @@ impl Deadline {
         result
     }
 
+    /// Runs a part of a call that waits for no member, and puts the deadline of the call off by the
+    /// time that it takes.
+    pub(crate) fn compute<T>(now: impl Fn() -> Time, body: impl FnOnce() -> T) -> T {
+        let before = current();
+        if before.doing != Doing::Call || before.until == UNKNOWN {
+            return body();
+        }
+        let began = now();
+        let result = body();
+        let until = before.until.after(now().since(began));
+        set_current(Current { until, ..current() });
+        result
+    }
+
     /// Begins work in the background. `late` has members that are late already.
     pub(crate) fn background(late: impl Iterator<Item = MemberId>) -> BackgroundDeadline {
         let mut members = MemberSet::new();
@@ -409,6 +426,29 @@ mod tests {
         assert_eq!(until(at(60), LIMIT), at(68), "counted anew");
         Deadline::program(end(80), || timeout(ONE, LIMIT));
         assert_eq!(until(at(80), LIMIT), at(68), "a member is late");
+    }
+
+    /// What a call computes by itself counts neither before its first wait nor after it.
+    #[test]
+    fn the_time_of_a_computation_is_not_a_wait() {
+        let clock = std::cell::Cell::new(1);
+        let now = || at(clock.get());
+        let compute = |seconds| Deadline::compute(now, || clock.set(clock.get() + seconds));
+        let call = Deadline::call(now);
+        compute(60);
+        assert_eq!(until(now(), LIMIT), at(69), "counted from the first wait");
+        clock.set(66);
+        compute(30);
+        assert_eq!(until(now(), LIMIT), at(99), "3 s are left, as before");
+        {
+            let _inner = Deadline::call_until(at(98));
+            compute(10);
+            assert_eq!(until(at(100), LIMIT), at(108), "of the inner call");
+        }
+        assert_eq!(until(at(106), LIMIT), at(99), "of the outer call");
+        drop(call);
+        compute(5);
+        assert_eq!(until(at(120), LIMIT), at(128), "outside of a call");
     }
 
     #[test]

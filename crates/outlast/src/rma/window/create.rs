@@ -3,7 +3,8 @@
 //! 1. *duplicate*: the members make the channel. If a member dies meanwhile, some members may have
 //!    the channel and others not. Members without it return, and no member can complete a later
 //!    step.
-//! 2. *reserve*: each member reserves and clears its memory. No other member knows of it yet.
+//! 2. *reserve*: each member reserves and clears its memory. No other member knows of it yet. The
+//!    time that this takes is no wait, and does not count against the time limit of the call.
 //! 3. *gather*: all members gather the offsets of all control blocks. A member that completes this
 //!    step knows that all have the channel. If a member dies, some members may have gathered all
 //!    and others not. A member that has not votes no, without waiting, releases its memory and
@@ -17,6 +18,7 @@ use super::directory::{self, Directory, OwnMemory, WindowRange, write_block};
 use super::free::release;
 use super::layout::ControlLayout;
 use super::{ATTACHED, PHASE_LIVE, SharedWindow, Window, WindowError, WindowResult, WindowState};
+use crate::engine::deadline::Deadline;
 use crate::engine::{self};
 use crate::rma::Communicator;
 use crate::rma::progress::begin_call;
@@ -33,7 +35,8 @@ impl Window {
         let _call = begin_call(&job);
         let layout = ControlLayout::new(size);
         let channel = comm.duplicate()?;
-        let prepared = prepare(&job, layout, len);
+        // Clearing memory is no wait: the others may need as long for it.
+        let prepared = Deadline::compute(|| job.now(), || prepare(&job, layout, len));
         let (control, word, base) = match &prepared {
             Ok((control, owned)) => {
                 (*control, owned.word, owned.ranges.first().map_or(0, |base| base.place))

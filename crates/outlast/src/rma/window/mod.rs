@@ -172,7 +172,9 @@ impl Window {
     /// Makes a window in which this member shows `len` bytes, all zero; `len` may differ between
     /// members. Collective. Accesses need a lock on their target.
     ///
-    /// All members get the window, or none does. A member that dies meanwhile may belong to it.
+    /// All members get the window, or none does. A member that dies meanwhile may belong to it. The
+    /// time in which the memory is cleared does not count against the time limit; the others wait
+    /// for a member that takes longer for it than they do.
     pub fn allocate(comm: &Communicator, len: u64) -> WindowResult<Window> {
         Window::make(comm, len, false)
     }

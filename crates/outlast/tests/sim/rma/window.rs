@@ -5,7 +5,7 @@
 use crate::reexecution::this_test;
 use crate::simulation::{replay, seeds};
 use outlast::rma::{Communicator, LockKind, Update, Window, WindowError};
-use outlast::sim::{self, Action, Link, Options, Random, When};
+use outlast::sim::{self, Action, Cost, Link, Options, Random, When};
 
 use outlast::{Job, MemberId, Time};
 
@@ -777,5 +777,35 @@ fn a_flush_of_all_is_not_disturbed_by_a_lock_that_another_activity_takes() {
             comm.agree_despite_failures(1).unwrap();
             job.leave().unwrap();
         });
+    }
+}
+
+/// The members clear their memory for longer than the time limit, and one of them is ready a little
+/// later: clearing is no wait, and all have the window.
+#[test]
+fn a_window_that_takes_longer_to_clear_than_the_time_limit_is_made() {
+    const LIMIT: Duration = Duration::from_millis(4);
+    const LEN: u64 = 32 << 20;
+    for link in [Link::Memory, Link::Network] {
+        for late in 0..3 {
+            let mut options = Options::new(2, 1).link(link);
+            options.time_limit = LIMIT;
+            // Memory is cleared in pieces of 64 KiB, each of which is a call inside a member.
+            let local = Duration::from_micros(10);
+            options.cost = Some(Cost { local, ..Cost::default() });
+            simulate(this_test!(), &options, move |job| {
+                let comm = Communicator::world(&job).unwrap();
+                let is_late = comm.rank() == 1;
+                if is_late {
+                    window_scenarios::pause(&job, LIMIT / 4 * late);
+                }
+                let len = if is_late { LEN + (1 << 20) } else { LEN };
+                let began = job.now();
+                let window = Window::allocate(&comm, len).unwrap();
+                assert!(job.now().since(began) > LIMIT, "it was cleared in time");
+                window.free().unwrap();
+                job.leave().unwrap();
+            });
+        }
     }
 }
