@@ -63,6 +63,8 @@ enum Doing {
 #[derive(Clone, Copy)]
 pub(crate) struct Current {
     doing: Doing,
+    /// Whether the caller has named the deadline: it is not counted anew.
+    is_named: bool,
     /// The deadline; [`UNKNOWN`] before the first wait.
     until: Time,
     late: Late,
@@ -96,7 +98,7 @@ fn set_current(current: Current) {
 impl Current {
     /// The deadline of an activity that is in no call.
     pub(super) const NOTHING: Current =
-        Current { doing: Doing::Nothing, until: UNKNOWN, late: Late::NONE };
+        Current { doing: Doing::Nothing, is_named: false, until: UNKNOWN, late: Late::NONE };
 
     /// Puts this deadline in the place of the thread's deadline, which it returns.
     fn exchange(self) -> Current {
@@ -206,7 +208,7 @@ impl Deadline {
         let has_outer = previous.doing == Doing::Call && previous.until != UNKNOWN;
         let until = if has_outer { previous.until.min(until) } else { until };
         let until = until.max(Time(UNKNOWN.0 + 1));
-        set_current(Current { doing: Doing::Call, until, ..Current::NOTHING });
+        set_current(Current { doing: Doing::Call, is_named: true, until, ..Current::NOTHING });
         Deadline(Outer::Apart(previous))
     }
 
@@ -302,12 +304,18 @@ impl Drop for BackgroundDeadline {
 }
 
 /// Counts the time limit of a call anew: a call that works through many records has made a step,
-/// and the members that it needs have answered.
+/// and the members that it needs have answered. A call that goes on although a member has not
+/// answered does not wait for that member again. A deadline that the caller has named stays.
 pub(crate) fn restart() {
     let current = current();
-    if current.doing == Doing::Call {
+    if current.doing == Doing::Call && !current.is_named && current.late == Late::NONE {
         set_current(Current { until: UNKNOWN, ..current });
     }
+}
+
+/// Whether the calling activity works in the background.
+pub(crate) fn is_background() -> bool {
+    current().doing == Doing::Background
 }
 
 /// Until when the calling activity may wait for a condition that is not the answer of a member.
@@ -332,6 +340,17 @@ pub(crate) fn until_answer(now: Time, limit: Duration, member: MemberId) -> Time
     match current.doing {
         Doing::Call if now >= until && !current.is_late(member) => until.after(slack(limit)),
         Doing::Background if current.is_late(member) => now,
+        _ => until,
+    }
+}
+
+/// Until when the calling activity may wait for the answers by which it gives back what it has
+/// taken, if it can also do so later: for the slack, counted from the deadline of its call if that
+/// is earlier than now.
+pub(crate) fn until_given_back(now: Time, limit: Duration) -> Time {
+    let (current, until) = (current(), now.after(slack(limit)));
+    match current.doing {
+        Doing::Call if current.until != UNKNOWN => until.min(current.until.after(slack(limit))),
         _ => until,
     }
 }
@@ -426,6 +445,26 @@ mod tests {
         assert_eq!(until(at(60), LIMIT), at(68), "counted anew");
         Deadline::program(end(80), || timeout(ONE, LIMIT));
         assert_eq!(until(at(80), LIMIT), at(68), "a member is late");
+    }
+
+    /// A call that works through many records counts its limit anew with each of them, as long as
+    /// all members answer.
+    #[test]
+    fn a_late_member_is_not_waited_for_again() {
+        let _call = Deadline::call(|| at(0));
+        assert_eq!(until(at(0), LIMIT), at(8));
+        restart();
+        assert_eq!(until(at(6), LIMIT), at(14));
+        assert_eq!(until_given_back(at(6), LIMIT), at(7));
+        let _ = timeout(ONE, LIMIT);
+        restart();
+        assert_eq!(until(at(14), LIMIT), at(14));
+        assert_eq!(until_answer(at(14), LIMIT, TWO), at(15), "the slack");
+        assert_eq!(until_given_back(at(14), LIMIT), at(15));
+        assert_eq!(until_given_back(at(20), LIMIT), at(15));
+        let _named = Deadline::call_until(at(30));
+        restart();
+        assert_eq!(until(at(13), LIMIT), at(14), "named by the caller");
     }
 
     /// What a call computes by itself counts neither before its first wait nor after it.

@@ -425,7 +425,13 @@ pub trait Engine: sealed::Sealed {
     /// members needs no such check: a request of this member that arrives there tells the target of
     /// the death, and the target then drops requests of the dead.
     fn is_serving_dead(&self) -> bool {
-        false
+        self.server_of_dead().is_some()
+    }
+
+    /// A local member that may still be executing a request of a dead member; see
+    /// [`Engine::is_serving_dead`].
+    fn server_of_dead(&self) -> Option<MemberId> {
+        None
     }
 
     // ---- Messages.

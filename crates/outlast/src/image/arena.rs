@@ -13,7 +13,7 @@
 
 use super::options::{EXTENT_SLOTS, Options};
 use super::{ImageError, ImageResult, Inner};
-use crate::engine::deadline::slack;
+use crate::engine::deadline;
 use crate::engine::{self, Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::job::Job;
 use crate::sync::lock;
@@ -186,14 +186,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives extents back that this member has claimed. It waits for the answers for the slack of a
-    /// call only, since the caller may have waited for a time limit already: a holder that does not
-    /// answer until then does it later.
+    /// Gives extents back that this member has claimed. It waits for the answers for the slack of
+    /// its call only, since the call may have waited for a time limit already: a holder that does
+    /// not answer until then does it later.
     pub(super) fn give_back(&self, extents: &[(MemberId, u32)]) {
         let swaps =
             extents.iter().filter_map(|&extent| Some((extent, self.start_give_back(extent)?)));
         let swaps: Vec<_> = swaps.collect();
-        let until = self.job.now().after(slack(self.job.time_limit()));
+        let until = deadline::until_given_back(self.job.now(), self.job.time_limit());
         // A swap that was not answered may still happen, and a second swap then changes nothing, or
         // frees an extent that this member has claimed again: so it is not tried again.
         let late = self.wait_all(swaps, until, |_, _| {});

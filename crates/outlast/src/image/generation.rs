@@ -12,6 +12,7 @@
 use super::save::{Entry, Read, Saved};
 use super::stripe::hash_key;
 use super::{Image, ImageError, ImageResult, Images, Inner};
+use crate::engine::Time;
 use crate::rma::Communicator;
 use crate::store::StoreError;
 use std::ops::Range;
@@ -100,17 +101,11 @@ impl Inner {
         body: impl FnOnce(&mut Entry),
     ) -> ImageResult<()> {
         let entry_key = self.entry_key(key);
-        let mut body = Some(body);
-        loop {
-            let result = self.with_entry(&entry_key, |entry| {
-                body.take().into_iter().for_each(|body| body(entry));
-                Ok(())
-            });
-            match result {
-                Err(ImageError::Timeout { .. }) if !self.job.has_ended() => {}
-                other => return other,
-            }
-        }
+        let mut taken = self.await_entry(&entry_key, || Time::NEVER)?;
+        // `close` first stores that the images are closed, and then looks for entries in use.
+        self.check_open()?;
+        body(&mut taken.entry);
+        Ok(())
     }
 }
 

@@ -23,7 +23,7 @@ use super::descriptor::{Descriptor, Place};
 use super::options::EXTENT_SLOTS;
 use super::stripe::Head;
 use super::{ImageError, ImageResult, Inner};
-use crate::engine::deadline::Deadline;
+use crate::engine::deadline::{self, Deadline};
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending, Time, View};
 use crate::store::{Expect, StoreError, Version};
 use crate::sync::lock;
@@ -122,6 +122,8 @@ impl Inner {
         for key in keys {
             match self.store.get(&key) {
                 Ok(Some(value)) => {
+                    // There may be many records.
+                    deadline::restart();
                     let version = value.version();
                     let descriptor = Descriptor::decode(value.bytes());
                     descriptors.extend(descriptor.map(|descriptor| (key, version, descriptor)));
@@ -348,6 +350,7 @@ impl Inner {
         let mut silent = HashSet::new();
         let mut first = 0;
         while first < descriptor.stripes.len() {
+            self.check_open().map_err(Rebuild::Failed)?;
             let chunk = first..descriptor.stripes.len().min(first + CHUNK);
             // Not the short bound of the background: a chunk may be long, and a member that does
             // not answer is waited for once.

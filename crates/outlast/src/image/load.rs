@@ -9,7 +9,7 @@ use super::code;
 use super::descriptor::Descriptor;
 use super::stripe::Head;
 use super::{ImageError, ImageResult, Inner};
-use crate::engine::deadline::slack;
+use crate::engine::deadline::{self, slack};
 use crate::engine::{self, Done, Epoch, Error, MemberId, Operation, Pending, Time};
 use crate::store::Version;
 use std::collections::{BTreeMap, HashSet};
@@ -67,7 +67,8 @@ impl Inner {
         name: &str,
         range: Option<Range<u64>>,
     ) -> ImageResult<Image> {
-        let until = self.job.now().after(self.job.time_limit());
+        let _call = self.call();
+        let is_over = || self.job.now() >= self.job.deadline();
         let mut before: Option<Version> = None;
         loop {
             let Some(value) = self.store.get(key)? else {
@@ -83,7 +84,7 @@ impl Inner {
                     format!("the bytes {range:?} of the image `{name}`, which has {}", whole.end);
                 return Err(ImageError::Invalid { reason });
             }
-            match self.read_range(&descriptor, range, until) {
+            match self.read_range(&descriptor, range) {
                 Ok(bytes) => {
                     let Descriptor { note, owner, .. } = descriptor;
                     return Ok(Image { note, bytes, owner });
@@ -94,11 +95,11 @@ impl Inner {
                     return Err(ImageError::DataLost { name: name.to_string() });
                 }
                 Err(Unreadable::Unanswered(error))
-                    if before == Some(value.version()) || self.job.now() >= until =>
+                    if before == Some(value.version()) || is_over() =>
                 {
                     return Err(error.into());
                 }
-                Err(_) if self.job.now() >= until => {
+                Err(_) if is_over() => {
                     let limit = self.job.time_limit();
                     return Err(ImageError::Timeout { member: descriptor.owner, limit });
                 }
@@ -111,23 +112,26 @@ impl Inner {
         &self,
         descriptor: &Descriptor,
         range: Range<u64>,
-        mut until: Time,
     ) -> Result<Vec<u8>, Unreadable> {
         let piece_len = self.options.piece_len;
         let stripe_len = (descriptor.data() * piece_len) as u64;
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
         let mut silent = HashSet::new();
         let end = range.end.div_ceil(stripe_len) as usize;
-        let mut first = (range.start / stripe_len) as usize;
+        let begin = (range.start / stripe_len) as usize;
+        let mut first = begin;
         if range.is_empty() {
             return Ok(bytes);
         }
         while first < end {
+            if first != begin {
+                // The members that it needs have answered. The time limit is counted anew, since an
+                // image may be long.
+                deadline::restart();
+            }
             let chunk = first..end.min(first + CHUNK);
+            let until = self.job.deadline();
             let stripes = self.read_stripes(descriptor, chunk.clone(), &mut silent, until)?;
-            // The members that it needs have answered. The time limit is counted anew, since an
-            // image may be long.
-            until = self.job.now().after(self.job.time_limit());
             for (stripe, pieces) in chunk.clone().zip(stripes) {
                 for (index, piece) in pieces.iter().enumerate() {
                     let at = stripe as u64 * stripe_len + (index * piece_len) as u64;
@@ -284,7 +288,10 @@ impl Inner {
                 return Err(Unreadable::Failed(error));
             }
             let is_enough = || (0..stripes.len()).all(|index| !is_short(pieces, index, data));
-            if gets.is_empty() || self.job.now() >= until || self.job.has_ended() || is_enough() {
+            // The activity that heals needs no piece any more when the images are closed.
+            let is_needless = || deadline::is_background() && self.check_open().is_err();
+            let is_over = self.job.now() >= until || self.job.has_ended() || is_needless();
+            if gets.is_empty() || is_over || is_enough() {
                 return Ok(());
             }
             self.job.park(bell, until);

@@ -46,7 +46,7 @@
 //!
 //! # The modules
 //! `set` chooses holders, `code` computes parity, `stripe` is the content of a slot,
-//! `descriptor` that of the record, `arena` claims extents, `save` and `load` are the calls
+//! `descriptor` that of the record, `arena` claims extents, `open`, `save` and `load` are the calls
 //! of their names, `heal` brings lost pieces back, `leave` waits until the pieces of a leaver are
 //! elsewhere, `generation` has saves that count only when a
 //! further record says so, `regions` saves the memory of all members together. In the repository,
@@ -66,6 +66,7 @@ mod generation;
 mod heal;
 mod leave;
 mod load;
+mod open;
 mod options;
 mod regions;
 mod save;
@@ -82,7 +83,7 @@ use crate::engine::deadline::{self, Deadline};
 use crate::engine::{Activity, Done, MemberId, Pending, Time};
 use crate::job::Job;
 use crate::rma::{Agreement, Communicator};
-use crate::store::{Mode, OF_MEMORY, Store};
+use crate::store::Store;
 use crate::sync::lock;
 use arena::{Arena, LateSwap};
 use heal::{Healed, LateRebuild};
@@ -90,12 +91,8 @@ use save::Entry;
 use set::Sets;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// The number of the communicator by which members meet to open images. The numbers of stores are
-/// hashes, or 0.
-const COMMUNICATOR_NUMBER: u64 = (1 << 43) - 1;
 
 /// The phase of the agreement of `close`, as regions.rs has them for its calls.
 const CLOSE: u64 = 1 << 59;
@@ -155,133 +152,6 @@ impl std::fmt::Debug for Images {
 }
 
 impl Images {
-    /// Opens the images of a name. All living members of the job, spares included, call this with
-    /// equal options, and lend memory for it:
-    /// [`Options`] has how much. The call waits until all have called it.
-    ///
-    /// # Errors
-    ///
-    /// [`ImageError::Invalid`] at all members if the options are wrong or differ, if the store has
-    /// fewer replicas than pieces may be lost, or with [`Options::strict`] if there are too few
-    /// domains. [`ImageError::Engine`] if the segment has no room for the arena.
-    pub fn open(store: &Store, name: &str, options: Options) -> ImageResult<Images> {
-        let job = store.job().clone();
-        let everyone = Communicator::everyone(&job, COMMUNICATOR_NUMBER)?;
-        let comm = everyone.shrink()?;
-        let regulars = job.view().regulars;
-        let mut paths = Vec::new();
-        for member in 0..job.members() as u32 {
-            paths.push(job.domain(MemberId(member))?);
-        }
-        let fault = options.fault().or_else(|| Self::fault_of_store(store, &options, regulars));
-        let sets = fault.is_none().then(|| Sets::new(&paths, regulars, &options));
-        let extents = sets.as_ref().map_or(0, |sets| sets.extents(&options));
-        let own = match &fault {
-            None => Arena::lend(&job, extents, &options).map_err(|error| error.to_string()),
-            Some(fault) => Err(fault.clone()),
-        };
-        let prefix = [OF_MEMORY, name.as_bytes(), format!("/{:x}/", comm.id()).as_bytes()].concat();
-        // What each member lends, or why it does not: read by all after all have written it.
-        let arena_key =
-            |member: MemberId| [&prefix[..], format!("a/{}", member.0).as_bytes()].concat();
-        let told = match &own {
-            Ok(arena) => arena.encode(&options),
-            Err(reason) => [&[0], reason.as_bytes()].concat(),
-        };
-        let tell_and_ask = || -> ImageResult<_> {
-            let put = store.put(&arena_key(job.me()), &told);
-            comm.failure_ack()?;
-            comm.agree_despite_failures(u64::from(put.is_ok()))?;
-            put?;
-            let mut arenas = vec![None; job.members()];
-            let mut refusal = None;
-            for &member in comm.members() {
-                let Some(value) = store.get(&arena_key(member))? else { continue };
-                match Arena::decode(value.bytes(), extents, &options) {
-                    Ok(arena) => arenas[member.index()] = Some(arena),
-                    Err(reason) => refusal = refusal.or(Some(format!("{member}: {reason}"))),
-                }
-            }
-            Ok((arenas, refusal))
-        };
-        let (arenas, mut refusal) = match tell_and_ask() {
-            Ok(found) => found,
-            Err(error) => {
-                // No member uses an arena before the second agreement, which this member takes no
-                // part in.
-                if let Ok(arena) = own {
-                    arena.give_back(&job, &options);
-                }
-                return Err(error);
-            }
-        };
-        if options.is_strict && sets.as_ref().is_some_and(|sets| sets.is_lower) {
-            let reason = format!(
-                "the level {:?} has fewer than {} failure domains; choose a lower level or a \
-                 smaller set, or leave `strict` out",
-                options.apart, options.set
-            );
-            refusal = refusal.or(Some(reason));
-        }
-        // All have read the records before they are deleted.
-        comm.failure_ack()?;
-        comm.agree_despite_failures(1)?;
-        if let Some(reason) = fault.or(refusal) {
-            // All members refuse, and none uses an arena. The record of this opening is never read
-            // again, so it does no harm if it stays.
-            if let Err(error) = store.delete(&arena_key(job.me())) {
-                tracing::warn!(%error, "the record of an arena stays in the store");
-            }
-            if let Ok(arena) = own {
-                arena.give_back(&job, &options);
-            }
-            comm.free()?;
-            return Err(ImageError::Invalid { reason });
-        }
-        let sets = sets.expect("the options have no fault");
-        let inner = Arc::new(Inner {
-            job: job.clone(),
-            store: store.clone(),
-            comm,
-            options,
-            sets,
-            prefix,
-            arenas,
-            saves: AtomicU64::new(0),
-            pieces_written: AtomicU64::new(0),
-            entries: Mutex::default(),
-            late_swaps: Mutex::default(),
-            healed: Mutex::default(),
-            late_rebuilds: Mutex::default(),
-            late_records: Mutex::default(),
-            is_healing_due: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
-            is_closing: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-            healing: Mutex::default(),
-        });
-        let healing = inner.clone();
-        let activity = job.spawn("outlast-heal", Box::new(move || healing.run_healing()))?;
-        *lock(&inner.healing) = Some(activity);
-        let leaving: Weak<Inner> = Arc::downgrade(&inner);
-        store.hand_over_before_leaving(leaving);
-        Ok(Images { inner })
-    }
-
-    fn fault_of_store(store: &Store, options: &Options, regulars: usize) -> Option<String> {
-        if store.mode() != Mode::Localized {
-            return Some("images need a store in localized mode".to_string());
-        }
-        let needed = (options.lose + 1).min(regulars);
-        (store.replicas() < needed).then(|| {
-            format!(
-                "the store has {} replicas, and its records have to outlast what images do: open \
-                 it with {needed}",
-                store.replicas()
-            )
-        })
-    }
-
     /// Whether pieces are apart at the level that was asked for, and as many as were asked for.
     /// Otherwise the level has too few domains, and the loss of a domain may take several pieces of
     /// an image along; `outlast plan` says what that costs.
@@ -304,7 +174,8 @@ impl Images {
     }
 
     /// [`Images::save`] of bytes that `read` copies: it is given an offset and a buffer to fill.
-    /// The bytes must not change during the call.
+    /// The bytes must not change during the call. The time that `read` takes does not count against
+    /// the time limit.
     pub fn save_from(
         &self,
         name: &str,
@@ -312,19 +183,23 @@ impl Images {
         len: u64,
         mut read: impl FnMut(u64, &mut [u8]),
     ) -> ImageResult<()> {
-        self.inner.check_open()?;
+        let _call = self.inner.begin()?;
+        let job = &self.inner.job;
+        let mut read = |at: u64, buffer: &mut [u8]| {
+            Deadline::program(|| job.now(), || read(at, buffer));
+        };
         self.inner.save_image(name, note, len, &mut read)
     }
 
     /// Loads an image as it was saved last, by any member.
     pub fn load(&self, name: &str) -> ImageResult<Image> {
-        self.inner.check_open()?;
+        let _call = self.inner.begin()?;
         self.inner.load_image(&self.inner.image_key(name), name, None)
     }
 
     /// Fills `buffer` with the bytes of an image from an offset on.
     pub fn read(&self, name: &str, offset: u64, buffer: &mut [u8]) -> ImageResult<()> {
-        self.inner.check_open()?;
+        let _call = self.inner.begin()?;
         let range = offset..offset.saturating_add(buffer.len() as u64);
         let image = self.inner.load_image(&self.inner.image_key(name), name, Some(range))?;
         buffer.copy_from_slice(image.bytes());
@@ -333,7 +208,7 @@ impl Images {
 
     /// Deletes an image. Returns whether it existed. Its memory is used again by later saves.
     pub fn delete(&self, name: &str) -> ImageResult<bool> {
-        self.inner.check_open()?;
+        let _call = self.inner.begin()?;
         let key = self.inner.image_key(name);
         self.inner.with_entry(&key, |entry| self.inner.delete_image(entry, &key))
     }
@@ -341,7 +216,7 @@ impl Images {
     /// How many pieces of images are missing: their holders are dead, and no other member holds
     /// them yet.
     pub fn pieces_missing(&self) -> ImageResult<usize> {
-        self.inner.check_open()?;
+        let _call = self.inner.begin()?;
         let view = self.inner.job.view();
         let descriptors = self.inner.descriptors()?;
         let missing = |(_, _, descriptor): &(_, _, descriptor::Descriptor)| {
@@ -373,6 +248,22 @@ impl Images {
 }
 
 impl Inner {
+    /// Begins a call of a program: all its waits share a deadline.
+    fn begin(&self) -> ImageResult<Deadline> {
+        self.check_open()?;
+        Ok(self.call())
+    }
+
+    /// A part of a call whose waits share a deadline.
+    fn call(&self) -> Deadline {
+        Deadline::call(|| self.job.now())
+    }
+
+    /// Runs a part of a call that waits for no member.
+    fn compute<T>(&self, body: impl FnOnce() -> T) -> T {
+        Deadline::compute(|| self.job.now(), body)
+    }
+
     fn check_open(&self) -> ImageResult<()> {
         match self.is_closed.load(Ordering::SeqCst) || self.job.has_ended() {
             true => Err(ImageError::Closed),
@@ -381,10 +272,12 @@ impl Inner {
     }
 
     fn close(&self) -> ImageResult<()> {
+        let _call = self.call();
         self.is_closed.store(true, Ordering::SeqCst);
         let _ = self.job.ring(self.job.me());
         let healing = lock(&self.healing).take();
-        let until = self.job.now().after(self.job.time_limit());
+        // It waits for no piece any more when the images are closed.
+        let until = self.job.deadline();
         let has_ended = healing.as_ref().is_none_or(|activity| self.job.wait_for(activity, until));
         if !has_ended {
             *lock(&self.healing) = healing;
@@ -417,12 +310,11 @@ impl Inner {
     fn delete_all_records(&self, mut dead: Vec<usize>) {
         while let Some(first) = (0..self.comm.size()).find(|rank| !dead.contains(rank)) {
             if first == self.comm.rank() {
-                // A stopped replica is waited for once, not for each record.
-                let _call = Deadline::call_until(self.job.deadline());
                 let (keys, listed) = self.reachable_keys(b"");
                 let deleted = keys.iter().fold(listed, |result, key| {
                     let deleted = self.store.delete(key).map_err(ImageError::from);
                     if deleted.is_ok() {
+                        // A stopped replica is waited for once, not for each record.
                         deadline::restart();
                     }
                     result.and(deleted.map(drop))
@@ -455,7 +347,7 @@ impl Inner {
             return;
         }
         // A stopped replica is waited for once, not for each record.
-        let _call = Deadline::call_until(self.job.deadline());
+        let _call = self.call();
         for key in keys {
             match self.delete_surely(&key) {
                 Ok(_) => deadline::restart(),
@@ -512,7 +404,6 @@ impl Inner {
     /// call has timed out: such an agreement closes nothing.
     fn agree_to_close(&self, is_quiet: bool) -> ImageResult<Agreement> {
         let (limit, mut pause) = (self.job.time_limit(), Duration::from_millis(1));
-        let until = self.job.now().after(limit);
         loop {
             self.comm.failure_ack()?;
             let quiet = if is_quiet { QUIET } else { 0 };
@@ -520,10 +411,11 @@ impl Inner {
             if agreed.flags & CLOSE != 0 {
                 return Ok(agreed);
             }
-            if self.job.now() >= until {
+            let (now, until) = (self.job.now(), self.job.deadline());
+            if now >= until {
                 return Err(ImageError::Timeout { member: self.job.me(), limit });
             }
-            self.job.sleep(pause);
+            self.job.sleep(pause.min(until.since(now)));
             pause = (pause * 2).min(Duration::from_millis(50));
         }
     }
@@ -589,21 +481,38 @@ impl Inner {
         key: &[u8],
         body: impl FnOnce(&mut Entry) -> ImageResult<T>,
     ) -> ImageResult<T> {
-        let limit = self.job.time_limit();
-        let until = self.job.now().after(limit);
-        let mut taken = loop {
-            let bell = self.job.bell();
-            if let Some(taken) = self.take_entry(key) {
-                break taken;
-            }
-            if self.job.now() >= until || self.job.has_ended() {
-                return Err(ImageError::Timeout { member: self.job.me(), limit });
-            }
-            self.job.park(bell, until);
-        };
+        let mut taken = self.await_entry(key, || self.job.deadline())?;
         // `close` first stores that the images are closed, and then looks for entries in use.
         self.check_open()?;
         body(&mut taken.entry)
+    }
+
+    /// Waits until no other activity of this member has what it knows of an image.
+    fn await_entry<'a>(
+        &'a self,
+        key: &'a [u8],
+        until: impl FnOnce() -> Time,
+    ) -> ImageResult<Taken<'a>> {
+        let mut until = Some(until);
+        let mut end = None;
+        loop {
+            let bell = self.job.bell();
+            if let Some(taken) = self.take_entry(key) {
+                return Ok(taken);
+            }
+            if let Some(until) = until.take() {
+                end = Some(until());
+            }
+            let end = end.unwrap_or(Time::NEVER);
+            if self.job.has_ended() {
+                return Err(ImageError::Closed);
+            }
+            if self.job.now() >= end {
+                let (member, limit) = (self.job.me(), self.job.time_limit());
+                return Err(ImageError::Timeout { member, limit });
+            }
+            self.job.park(bell, end);
+        }
     }
 }
 

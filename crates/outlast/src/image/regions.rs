@@ -195,7 +195,7 @@ impl Regions {
         regions: &[(&str, &[u8])],
     ) -> ImageResult<()> {
         let inner = self.inner();
-        inner.check_open()?;
+        let _call = inner.begin()?;
         let mut fault = self.fault(regions);
         let (dead, must_restore) = {
             let state = lock(&self.state);
@@ -313,6 +313,7 @@ impl Regions {
                 Err(error) => break Err(error),
             }
         };
+        inner.end_of_save(&self.verdict_key())?;
         match decided {
             Ok(decided) if decided == generation => {}
             Ok(_) => {
@@ -348,13 +349,12 @@ impl Regions {
     /// written; the other callers get [`ImageError::MemberDied`].
     pub fn restore(&self, regions: &mut [(&str, &mut [u8])]) -> ImageResult<Restored> {
         let inner = self.inner();
-        inner.check_open()?;
-        let until = inner.job.now().after(inner.job.time_limit());
+        let _call = inner.begin()?;
         loop {
             // `meet`
             let (phase, _, dead) = self.meet(MEET, FINE)?;
             if phase != MEET {
-                if inner.job.now() >= until {
+                if inner.job.now() >= inner.job.deadline() {
                     let limit = inner.job.time_limit();
                     return Err(ImageError::Timeout { member: inner.job.me(), limit });
                 }
@@ -409,14 +409,16 @@ impl Regions {
         self.check_newest(&before)?;
         let chosen = Verdict { restores: before.restores + 1, ..before };
         let expect = version.map_or(Expect::Absent, Expect::Version);
-        let verdict = match inner.store.put_if(&self.verdict_key(), &chosen.encode(), expect) {
+        let put = inner.store.put_if(&self.verdict_key(), &chosen.encode(), expect);
+        if !matches!(put, Ok(_) | Err(StoreError::Conflict { .. })) {
+            inner.note_late_record(self.verdict_key());
+        }
+        inner.end_of_save(&self.verdict_key())?;
+        let verdict = match put {
             Ok(_) => chosen,
             // Another caller has done it, or a late call has come first.
             Err(StoreError::Conflict { .. }) => self.verdict()?.0,
-            Err(error) => {
-                inner.note_late_record(self.verdict_key());
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         };
         self.check_newest(&verdict)?;
         self.note_newest(verdict.generation);
@@ -444,6 +446,9 @@ impl Regions {
         };
         // What cannot be deleted now is deleted by the next call. So a stopped member costs no more
         // than a short wait here.
+        if inner.job.now() >= inner.job.deadline() {
+            return;
+        }
         let _background = Deadline::background(std::iter::empty());
         for key in inner.reachable_keys(b"d/r/").0 {
             if generation(&key) != Some(verdict.generation) {
@@ -502,8 +507,7 @@ impl Regions {
         offset: u64,
         buffer: &mut [u8],
     ) -> ImageResult<()> {
-        let inner = self.inner();
-        inner.check_open()?;
+        let _call = self.inner().begin()?;
         loop {
             let (verdict, version) = self.verdict()?;
             match self.read_of(&verdict, owner, name, offset, buffer) {
@@ -554,7 +558,7 @@ impl Regions {
 
     /// The regions of each owner of the version that was saved last: names and lengths.
     pub fn owners(&self) -> ImageResult<Vec<Vec<(String, u64)>>> {
-        self.inner().check_open()?;
+        let _call = self.inner().begin()?;
         let (verdict, _) = self.verdict()?;
         let of = |(number, owner): (usize, &MemberId)| {
             Ok(self.described(number, *owner, verdict.generation)?.1.regions)
@@ -743,6 +747,50 @@ mod tests {
                 };
                 assert_eq!((restored.version, cells), (Some(7), [1; 500]));
                 regions.close().expect("closed");
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// A thread is held up before it puts the first verdict, or puts the verdict anew in `restore`,
+    /// while another thread of its member closes the regions with all other members. No record stays
+    /// in the store.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_verdict_that_comes_after_the_close_does_not_stay() {
+        use crate::engine::sim::{self, Link, Options as SimOptions};
+        use crate::job::Job;
+        use std::cell::Cell;
+        use std::rc::Rc;
+        use std::time::Duration;
+        for seed in 0..8 {
+            let mut plan = SimOptions::new(3, seed).link(Link::of_seed(seed));
+            (plan.steps_max, plan.stack_len) = (20_000_000, 2 << 20);
+            let late = Rc::new(Cell::new(0));
+            sim::run(&plan, move |job: Job| {
+                let records = crate::store::Options::new().replicas(2).partitions(8);
+                let store = Store::open(&job, records.expected_keys(64)).expect("opened");
+                let options = Options::new(1000).set(2).lose(1).piece(64).room(200);
+                let regions = Regions::open(&store, "test", options).expect("opened");
+                let is_late = job.me() == MemberId(0);
+                let described = regions.describe(1, b"", &[("cells", &[1; 500])]).expect("put");
+                regions.close().expect("closed");
+                if is_late {
+                    let (staged, before) = described;
+                    let ended = match seed / 2 % 2 {
+                        0 => regions.decide(1, 7, &[], staged, &before),
+                        _ => regions.choose().map(drop),
+                    };
+                    assert_eq!(ended, Err(ImageError::Closed));
+                    let left = store.scan(&regions.inner().prefix).expect("listed");
+                    assert!(left.is_empty(), "{left:?}");
+                    late.set(1);
+                }
+                while late.get() == 0 {
+                    job.sleep(Duration::from_millis(1));
+                }
                 store.close().expect("closed");
                 let _ = job.leave();
             })

@@ -19,6 +19,7 @@ use super::descriptor::{Descriptor, Place, Stripe};
 use super::options::EXTENT_SLOTS;
 use super::stripe::{Head, fingerprint, hash_key};
 use super::{ImageError, ImageResult, Inner};
+use crate::engine::deadline;
 use crate::engine::{Epoch, Error, MemberId, Operation, Pending};
 use crate::store::{Expect, StoreError, mutant};
 use std::collections::{BTreeSet, HashSet};
@@ -264,11 +265,13 @@ impl Inner {
             read(at, &mut buffer[..present]);
             buffer[present..].fill(0);
         };
-        let mut fingerprints = Vec::with_capacity(stripes);
-        for stripe in 0..stripes {
-            fill(stripe, &mut buffer);
-            fingerprints.push(fingerprint(&buffer));
-        }
+        let fingerprints: Vec<u128> = self.compute(|| {
+            let mut fingerprint_of = |stripe| {
+                fill(stripe, &mut buffer);
+                fingerprint(&buffer)
+            };
+            (0..stripes).map(&mut fingerprint_of).collect()
+        });
         let has_changed =
             |stripe: &usize| base.is_none_or(|b| b.fingerprints[*stripe] != fingerprints[*stripe]);
         let changed: Vec<usize> = (0..stripes).filter(has_changed).collect();
@@ -306,12 +309,11 @@ impl Inner {
         let mut puts: Vec<(usize, Pending)> = Vec::new();
         let mut fault = None;
         let mut panic = None;
-        let until = self.job.now().after(self.job.time_limit());
         for (&stripe, slot) in changed.iter().zip(free) {
             // A panic of the program's closure goes on when the puts are complete, and the extents
             // are given back.
-            let filled = catch_unwind(AssertUnwindSafe(|| fill(stripe, &mut buffer)));
-            if let Err(payload) = filled {
+            let read = || catch_unwind(AssertUnwindSafe(|| fill(stripe, &mut buffer)));
+            if let Err(payload) = self.compute(read) {
                 panic = Some(payload);
                 break;
             }
@@ -328,19 +330,26 @@ impl Inner {
                 puts.push((index, self.job.start(Epoch::ANY, place.member, operation)));
             };
             let pieces = || buffer.chunks_exact(self.options.piece_len);
-            pieces().enumerate().for_each(|(index, piece)| put(index, piece));
-            if !(mutant("image-stale-parity") && base.is_some()) {
-                encoder.encode(pieces(), |index, piece| put(data + index, piece));
-            }
+            self.compute(|| {
+                pieces().enumerate().for_each(|(index, piece)| put(index, piece));
+                if !(mutant("image-stale-parity") && base.is_some()) {
+                    encoder.encode(pieces(), |index, piece| put(data + index, piece));
+                }
+            });
             if puts.len() >= WINDOW {
+                let until = self.job.deadline();
                 puts =
                     self.wait_all(puts, until, |_, result| fault = fault.take().or(result.err()));
                 if fault.is_some() || !puts.is_empty() {
                     break;
                 }
+                // The holders have answered. The time limit is counted anew, since an image may be
+                // long.
+                deadline::restart();
             }
         }
         if !mutant("image-commit-early") || base.is_none() {
+            let until = self.job.deadline();
             puts = self.wait_all(puts, until, |_, result| fault = fault.take().or(result.err()));
         }
         if let Some((index, _)) = puts.first() {

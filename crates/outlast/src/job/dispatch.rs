@@ -176,6 +176,9 @@ impl Job {
         /// Whether a local member may still be executing a request of a dead member; see
         /// [`Engine::is_serving_dead`].
         fn is_serving_dead(&self) -> bool;
+
+        /// A local member that may still be executing a request of a dead member, if there is any.
+        fn server_of_dead(&self) -> Option<MemberId>;
     }
 }
 

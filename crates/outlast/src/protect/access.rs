@@ -27,6 +27,7 @@ impl Seat {
         {
             return self.put_logged(logs, seat, offset, data);
         }
+        let _call = self.call_to(seat);
         let (member, offset) = self.locate(seat, offset, data.len())?;
         self.keep(self.period.start(member, Operation::Put { offset, data }))
     }
@@ -39,6 +40,7 @@ impl Seat {
         {
             return self.get_logged(logs, seat, offset, buffer);
         }
+        let _call = self.call_to(seat);
         let (member, offset) = self.locate(seat, offset, buffer.len())?;
         let job = &self.period.run.job;
         job.get(Epoch::ANY, member, offset, buffer).map_err(|error| self.period.error(error))
@@ -53,6 +55,7 @@ impl Seat {
         update: Update,
         values: &[W],
     ) -> ProtectResult<()> {
+        let _call = self.call();
         let (member, place) = self.locate_words(seat, offset, values.len())?;
         for (index, value) in values.iter().enumerate() {
             let offset = place + index as u64 * 8;
@@ -76,6 +79,7 @@ impl Seat {
         update: Update,
         value: W,
     ) -> ProtectResult<W> {
+        let _call = self.call();
         let (member, offset) = self.locate_words(seat, offset, 1)?;
         let operation = match update {
             Update::Sum => Operation::FetchAdd { offset, delta: value.to_bits() },
@@ -93,6 +97,7 @@ impl Seat {
         expected: W,
         new: W,
     ) -> ProtectResult<W> {
+        let _call = self.call();
         let (member, offset) = self.locate_words(seat, offset, 1)?;
         Ok(W::from_bits(self.swap(member, offset, expected.to_bits(), new.to_bits())?))
     }
@@ -100,6 +105,7 @@ impl Seat {
     /// Completes all operations of this seat on the memory of `seat`. In logged mode puts to other
     /// seats wait for the next barrier: no seat may look before it.
     pub fn flush(&self, seat: usize) -> ProtectResult<()> {
+        let _call = self.call();
         self.check()?;
         self.flush_logged()?;
         let member = self.period.holder(seat)?;
@@ -112,6 +118,7 @@ impl Seat {
 
     /// Completes all operations of this seat.
     pub fn flush_all(&self) -> ProtectResult<()> {
+        let _call = self.call();
         self.check()?;
         self.flush_logged()?;
         self.complete_all(self.pending.take())
@@ -129,6 +136,7 @@ impl Seat {
     /// [patience](super::Protect::patience). After a `Timeout` the seat does not hold the lock: if
     /// it is taken after all, it is given back before a later lock, barrier or point of this seat.
     pub fn lock(&self, seat: usize, kind: LockKind) -> ProtectResult<()> {
+        let _call = self.patient_call();
         self.mark_interval()?;
         self.quiet()?;
         let (member, base) = self.period.place(seat)?;
@@ -173,6 +181,7 @@ impl Seat {
     /// be called again. If the holder of `seat` has not answered, the lock is released at the
     /// latest when a later lock, barrier or point of this seat returns.
     pub fn unlock(&self, seat: usize) -> ProtectResult<()> {
+        let _call = self.patient_call();
         let held = self.held.borrow().iter().position(|(held, _)| *held == seat);
         let Some(held) = held else {
             self.check()?;

@@ -39,6 +39,7 @@ impl Seat {
     /// [`ProtectError::Invalid`] at all seats if some of them called
     /// [`Seat::barrier_point`] instead.
     pub fn barrier(&self) -> ProtectResult<()> {
+        let _call = self.patient_call();
         self.quiet()?;
         self.in_step(|| {
             self.release()?;

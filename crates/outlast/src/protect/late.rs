@@ -11,6 +11,7 @@
 use super::layout::{EXCLUSIVE, WAITED_FOR};
 use super::{ProtectError, ProtectResult};
 use crate::Job;
+use crate::engine::deadline;
 use crate::engine::{Done, Epoch, MemberId, Operation, Pending};
 use crate::rma::LockKind;
 use crate::sync::lock;
@@ -146,7 +147,7 @@ impl Late {
                 return Err(ProtectError::Closed);
             }
             let now = job.now();
-            let until = *until.get_or_insert_with(|| now.after(limit));
+            let until = *until.get_or_insert_with(|| deadline::until(now, limit));
             if now >= until {
                 return Err(ProtectError::Timeout { member, limit });
             }

@@ -25,7 +25,8 @@ use super::log::{self, CLOSED, Entry, GENERATION, HEAD, LENGTH, LoggedPut, MARK}
 use super::replay::Past;
 use super::seat::Seat;
 use super::steps::{Step, within};
-use super::{ProtectError, ProtectResult};
+use super::ProtectResult;
+use crate::engine::deadline;
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -141,6 +142,7 @@ impl Seat {
         logs.waiting.borrow_mut().push(put);
         logs.waiting_len.set(logs.waiting_len.get() + data.len() as u64);
         if logs.waiting_len.get() > self.capacity() && !self.has_past() {
+            let _call = self.call();
             // The journal has no room for them, so they need not wait.
             self.outgrow(logs)?;
             self.send(logs)?;
@@ -162,6 +164,7 @@ impl Seat {
         if self.has_past() {
             return self.replay_get(source, offset, buffer);
         }
+        let _call = self.call();
         self.fetch(source, HIDDEN + offset, buffer)?;
         for put in logs.waiting.borrow().iter().filter(|put| put.target == source) {
             lay_over(buffer, offset, put);
@@ -541,11 +544,11 @@ impl Seat {
                 None => {}
             }
             let now = job.now();
-            let until = *until.get_or_insert_with(|| now.after(limit));
             let member: MemberId = pending.target;
+            let until = *until.get_or_insert_with(|| deadline::until_answer(now, limit, member));
             let over = match self.period.check() {
                 Err(over) => Some(over),
-                Ok(()) if now >= until => Some(ProtectError::Timeout { member, limit }),
+                Ok(()) if now >= until => Some(deadline::timeout(member, limit).into()),
                 Ok(()) => None,
             };
             if let Some(error) = over {

@@ -1,5 +1,6 @@
 //! How seats are protected.
 
+use crate::engine::MemberId;
 use crate::image::{self, Level};
 use std::time::Duration;
 
@@ -58,6 +59,9 @@ pub struct Protect {
     pub(super) gather: Duration,
     /// The bytes of the logs of each seat; 0 for no logs.
     pub(super) logs: u64,
+    /// A member whose main activity goes on late after a recovery, and how late.
+    #[cfg(feature = "faults")]
+    pub(super) lag: Option<(MemberId, Duration)>,
     /// The mutant of the logs that breaks this run, or none.
     #[cfg(feature = "faults")]
     pub(super) broken: &'static str,
@@ -83,6 +87,8 @@ impl Protect {
             patience: Duration::from_secs(3600),
             gather: Duration::from_secs(1),
             logs: 0,
+            #[cfg(feature = "faults")]
+            lag: None,
             #[cfg(feature = "faults")]
             broken: "",
         }
@@ -165,6 +171,28 @@ impl Protect {
         // No segment has so much room; `run` says so.
         self.logs = budget.min(1 << 50).next_multiple_of(128);
         self
+    }
+
+    /// Lets the main activity of a member go on late when a seat was recovered, as on a machine with
+    /// busy cores, for tests.
+    #[cfg(feature = "faults")]
+    #[doc(hidden)]
+    pub fn lagging(mut self, member: MemberId, lag: Duration) -> Protect {
+        self.lag = Some((member, lag));
+        self
+    }
+
+    /// How late the main activity of a member goes on, for tests.
+    #[cfg(feature = "faults")]
+    pub(super) fn lag_of(&self, member: MemberId) -> Option<Duration> {
+        self.lag.filter(|(slow, _)| *slow == member).map(|(_, lag)| lag)
+    }
+
+    /// Without the feature `faults` no activity waits.
+    #[cfg(not(feature = "faults"))]
+    #[inline(always)]
+    pub(super) fn lag_of(&self, _: MemberId) -> Option<Duration> {
+        None
     }
 
     /// Breaks the protocol of the logs in the way of this name, for tests.

@@ -10,6 +10,7 @@ use super::course::{Course, SeatRecord};
 use super::late::{Late, Release, Then};
 use super::run::Run;
 use super::{ProtectError, ProtectResult};
+use crate::engine::deadline;
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use crate::image::Staged;
 use crate::store::mutant;
@@ -192,6 +193,12 @@ impl Period {
         Ok(MemberId(holder.load(Ordering::Relaxed)))
     }
 
+    /// Whether it is known where the memory of a seat is.
+    #[inline]
+    pub(super) fn is_placed(&self, seat: usize) -> bool {
+        self.places.get(seat).is_some_and(|place| place.load(Ordering::Relaxed) != 0)
+    }
+
     /// The holder of a seat, and where its memory begins there.
     #[inline]
     pub(super) fn place(&self, seat: usize) -> ProtectResult<(MemberId, u64)> {
@@ -259,29 +266,29 @@ impl Period {
         self.complete_then(pending, Then::Nothing)
     }
 
-    /// Waits for an operation. If it is not answered in time it goes to `late`, with what follows
-    /// from it.
+    /// Waits for an operation, until the deadline of the call. If it is not answered in time it goes
+    /// to `late`, with what follows from it.
     pub(super) fn complete_then(&self, mut pending: Pending, then: Then) -> ProtectResult<Done> {
         let job = &self.run.job;
-        let limit = job.time_limit();
+        let (member, limit) = (pending.target, job.time_limit());
         let mut until = None;
         loop {
             let bell = job.bell();
             if let Some(result) = job.poll(&mut pending) {
                 return result.map_err(|error| self.error(error));
             }
-            let until = *until.get_or_insert_with(|| job.now().after(limit));
-            if job.now() >= until || job.has_ended() {
-                let member = pending.target;
+            let now = job.now();
+            let until = *until.get_or_insert_with(|| deadline::until_answer(now, limit, member));
+            if now >= until || job.has_ended() {
                 self.late.push(pending, then);
-                return Err(ProtectError::Timeout { member, limit });
+                return Err(deadline::timeout(member, limit).into());
             }
             job.park(bell, until);
         }
     }
 
-    /// Waits until `found` finds something, a seat cannot go on, or this member's patience with
-    /// another one is over.
+    /// Waits until `found` finds something, a seat cannot go on, this member's patience with another
+    /// one is over, or the call is at its deadline.
     pub(super) fn wait_for<T>(
         &self,
         awaited: usize,
@@ -297,7 +304,7 @@ impl Period {
             }
             self.check()?;
             let now = job.now();
-            let until = *until.get_or_insert_with(|| now.after(limit));
+            let until = *until.get_or_insert_with(|| deadline::until(now, limit));
             if now >= until {
                 return Err(ProtectError::Timeout { member: self.holder(awaited)?, limit });
             }

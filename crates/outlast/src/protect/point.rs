@@ -60,6 +60,7 @@ impl Seat {
     ///
     /// [`ProtectError::LockHeld`] if this seat holds a lock.
     pub fn barrier_point(&self, note: &[u8]) -> ProtectResult<Point> {
+        let _call = self.patient_call();
         let step = within(Step::Freeze);
         self.freeze()?;
         self.in_step(|| {
@@ -111,6 +112,7 @@ impl Seat {
     ///
     /// [`ProtectError::LockHeld`] if this seat holds a lock.
     pub fn point(&self, note: &[u8]) -> ProtectResult<Point> {
+        let _call = self.patient_call();
         let _step = within(Step::Freeze);
         self.freeze()?;
         if self.logs.is_some() {

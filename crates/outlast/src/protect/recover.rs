@@ -10,7 +10,7 @@
 //! | `adopt` | the course gives the seat to its next holder, in the rollback of now | falls back, from the changed course |
 //! | `load` | the next holder loads the generation, the record and the journals | falls back |
 //! | `replay` | the next holder runs the closure, up to the end of the past | falls back |
-//! | `resume` | all agree that the next holder is live, and enter it. Logs begin anew with the next save | falls back |
+//! | `resume` | all agree that the next holder is live, and enter it. Seats that are still of the recovered generation stop to log; logs begin anew with the next save | falls back |
 //!
 //! To *fall back* is the rollback of `rollback.rs`: the period ends at all members.
 
@@ -54,11 +54,12 @@ impl Run {
             return Ok(false);
         }
         let Some(seat) = lost(period, dead).first().copied() else { return Ok(false) };
-        let mut holder = None;
+        let mut adopted = None;
         match self.adopt(period, dead) {
             Ok(Some(course)) => {
-                holder = Some(course.seats[seat].member);
-                if holder == Some(self.job.me()) {
+                let holder = course.seats[seat].member;
+                adopted = Some((course.generation, holder));
+                if holder == self.job.me() {
                     is_fine = self.restore(period, &course, seat, dead, running, body);
                 }
             }
@@ -69,11 +70,18 @@ impl Run {
             }
         }
         let is_resumed = self.agree(period, Step::Resume, is_fine, dead)?;
-        let Some(holder) = holder.filter(|_| is_resumed) else { return Ok(false) };
+        let Some((generation, holder)) = adopted.filter(|_| is_resumed) else { return Ok(false) };
+        if let Some(lag) = self.options.lag_of(self.job.me()) {
+            self.job.sleep(lag);
+        }
         for own in 0..period.seats() {
-            // The logs of the seat are gone, and so no seat is recovered before the next save.
+            // The logs of the lost seat are gone, and so no seat is recovered before the next save.
+            // That save may have ended by now: the others have resumed, and this activity is late.
+            // Then the logs of all seats have begun anew.
             period.share(own, |shared| {
-                (shared.is_logging, shared.asks_for_save) = (false, true);
+                if shared.generation == generation {
+                    (shared.is_logging, shared.asks_for_save) = (false, true);
+                }
             });
         }
         if !self.options.is_broken("resume-without-entering") {

@@ -13,6 +13,7 @@ use super::rollback::Loaded;
 use super::seat::Seat;
 use super::steps::{Step, within};
 use super::{Protect, ProtectError, ProtectResult};
+use crate::engine::deadline::Deadline;
 use crate::engine::{Activity, MemberId, Time};
 use crate::image::Images;
 use crate::job::Job;
@@ -170,8 +171,15 @@ impl Run {
     /// Opens a run with all living members; returns the dead among its members.
     fn open(store: &Store, options: Protect) -> ProtectResult<(Arc<Run>, Vec<MemberId>)> {
         let job = store.job().clone();
+        let _call = Deadline::call(|| store.job().now());
         let images = Images::open(store, "seats", options.images())?;
-        let comm = images.communicator().shrink()?;
+        let comm = match images.communicator().shrink() {
+            Ok(comm) => comm,
+            Err(error) => {
+                images.close_in_background();
+                return Err(error.into());
+            }
+        };
         let seats = job.view().regulars;
         let key = [images.prefix(), b"c"].concat();
         let mut fault = options.fault().map(|reason| ProtectError::Invalid { reason });
@@ -197,9 +205,18 @@ impl Run {
         let told = format!("{:?}", run.options);
         let hash = twox_hash::XxHash3_64::oneshot(told.as_bytes()) & mask;
         let fine = if fault.is_none() { FINE } else { 0 };
-        let until = run.job.now().after(run.job.time_limit());
+        let until = run.job.deadline();
         let met = run.meet(fine | (hash << 2) | ((!hash & mask) << 31), Some(until), None);
-        let met = met.inspect_err(|error| run.give_up(error))?;
+        let met = match met {
+            Ok(met) => met,
+            Err(error) => {
+                run.give_up(&error);
+                // No member has been told where the memory of this member's seats is.
+                run.release_slots();
+                run.images.clone().close_in_background();
+                return Err(error);
+            }
+        };
         let is_equal = (met.flags >> 2) & mask == hash && (met.flags >> 31) & mask == !hash & mask;
         let fault = fault.or_else(|| {
             let reason = match () {
@@ -222,6 +239,7 @@ impl Run {
 
     /// Ends the run at all members.
     fn close(&self) -> ProtectResult<()> {
+        let _call = Deadline::call(|| self.job.now());
         let closed = self.images.close();
         let _ = self.comm.free();
         if closed.is_err() {
@@ -233,10 +251,15 @@ impl Run {
         if !self.images.serves_no_dead() {
             return Ok(());
         }
+        self.release_slots();
+        Ok(())
+    }
+
+    /// Gives the memory of seats back.
+    fn release_slots(&self) {
         for slot in lock(&self.slots).drain(..) {
             self.job.release(slot.offset, slot_len(self.options.bytes, self.options.logs));
         }
-        Ok(())
     }
 
     /// The key of the record of a seat.
@@ -564,7 +587,11 @@ where
     F: Fn(&Seat) -> Result<T, E> + ?Sized,
 {
     let seat = Seat::new(period, own.seat, own.offset, own.note, past);
-    if seat.begin_replay().is_err() {
+    if let Err(error) = seat.begin_replay() {
+        // The others wait for this seat, which will not come.
+        tracing::warn!(%error, seat = seat.number, "a seat cannot be recovered");
+        period.end();
+        let _ = period.run.job.ring(period.run.job.me());
         return Outcome::Stopped;
     }
     let result = catch_unwind(AssertUnwindSafe(|| body(&seat)));

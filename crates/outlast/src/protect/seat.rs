@@ -6,6 +6,7 @@ use super::logged::Logs;
 use super::period::Period;
 use super::replay::Past;
 use super::{ProtectError, ProtectResult};
+use crate::engine::deadline::Deadline;
 use crate::engine::{Pending, Time};
 use crate::rma::LockKind;
 use crate::store::mutant;
@@ -147,6 +148,28 @@ impl Seat {
         })?;
         looked?;
         Ok(is_whole == [1])
+    }
+
+    /// Begins a call that waits for operations: all its waits share a deadline. In logged mode an
+    /// operation waits for the next holder of a seat, so it has the patience.
+    pub(super) fn call(&self) -> Deadline {
+        match self.logs {
+            None => Deadline::call(|| self.period.run.job.now()),
+            Some(_) => self.patient_call(),
+        }
+    }
+
+    /// Begins a call that waits for other seats: all its waits share the patience.
+    pub(super) fn patient_call(&self) -> Deadline {
+        let run = &self.period.run;
+        Deadline::call_until(run.job.now().after(run.options.patience))
+    }
+
+    /// Begins a call that makes a single operation, and waits for nothing else if it is known where
+    /// the seat is.
+    #[inline]
+    pub(super) fn call_to(&self, seat: usize) -> Option<Deadline> {
+        (!self.period.is_placed(seat)).then(|| self.call())
     }
 
     /// An error if this seat cannot go on.

@@ -483,3 +483,56 @@ fn regions_whose_verdict_is_lost_are_lost_at_all_callers() {
         });
     }
 }
+
+/// A member is stopped at any time of `open` for longer than the time limit, again and again, and
+/// the others give up. No attempt keeps memory: at the end there is room for the images.
+#[test]
+fn calls_of_open_that_have_timed_out_keep_no_memory() {
+    let timed_out = Rc::new(Cell::new(0));
+    for seed in seeds(12) {
+        let link = Link::of_seed(seed);
+        let mut options = sim(4, seed, link);
+        // Room for the store and a few arenas.
+        options.segment_limit = 1 << 20;
+        let (arrived, timed_out) = (Rc::new(Cell::new(0)), timed_out.clone());
+        run_with(options, move |job| {
+            let store = open_store(&job, 2);
+            let stopped = MemberId(seed as u32 / 2 % 3);
+            let meet = |number: usize| {
+                arrived.set(arrived.get() + 1);
+                nap(&job, "the others", || arrived.get() >= 4 * number);
+            };
+            let open = || Images::open(&store, "test", Options::new(50_000).set(4).lose(1));
+            for round in 0..8_u64 {
+                meet(2 * round as usize + 1);
+                if job.me() == MemberId(3) {
+                    let (mine, most) = (job.clone(), if link == Link::Memory { 40 } else { 150 });
+                    let after = Duration::from_micros((seed * 8 + round) * 7_919 % most);
+                    let stop = move || {
+                        mine.sleep(after);
+                        mine.inject(Fault::Stop(stopped)).expect("a fault");
+                        mine.sleep(LIMIT * 3);
+                        mine.inject(Fault::Resume(stopped)).expect("a fault");
+                    };
+                    job.spawn("stops", Box::new(stop)).expect("an activity");
+                }
+                match open() {
+                    Ok(images) => while images.close().is_err() {},
+                    Err(ImageError::Timeout { .. }) => timed_out.set(timed_out.get() + 1),
+                    Err(ImageError::Invalid { .. }) => {}
+                    Err(error) => panic!("seed {seed}, round {round}: {error}"),
+                }
+                job.sleep(LIMIT * 6);
+                meet(2 * round as usize + 2);
+            }
+            // A member may have come further than the others, which then refuse once.
+            let images = (0..4).find_map(|_| open().ok()).expect("room");
+            images.save(&format!("of {}", job.me()), b"", &[1; 50_000]).expect("saved");
+            meet(17);
+            images.close().expect("closed");
+            assert_eq!(store.scan(b"\x01image/").expect("listed"), Vec::<Vec<u8>>::new());
+            end(&job, &store);
+        });
+    }
+    assert!(timed_out.get() > 0, "no call has timed out");
+}

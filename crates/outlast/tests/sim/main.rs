@@ -4,7 +4,8 @@
 //! - `engine`, `engine_memory`: the simulator itself.
 //! - `promises`: the promises of the store, each as a test.
 //! - `store`: the calls and protocols of the store, by subject.
-//! - `image`, `image_faults`: erasure-coded images; `protect`, `protect_logs`: seats.
+//! - `image`, `image_faults`, `image_deadlines`: erasure-coded images; `protect`, `protect_logs`,
+//!   `protect_deadlines`: seats.
 //! - `snapshot`: snapshots of the store.
 //! - `rma`: communicators and windows.
 //!
@@ -38,9 +39,11 @@ mod window_scenarios;
 mod engine;
 mod engine_memory;
 mod image;
+mod image_deadlines;
 mod image_faults;
 mod promises;
 mod protect;
+mod protect_deadlines;
 mod protect_logs;
 mod rma;
 mod snapshot;

@@ -3,13 +3,16 @@
 
 use crate::seat_bodies::{self, SEATS};
 use crate::seat_log_bodies::{self, Death, Kind, Saves, Watch};
-use crate::simulation::{seeds, without_panic_messages};
+use crate::simulation::{nap, seeds, without_panic_messages};
 use outlast::engine::{Error, Fault};
 use outlast::protect::{self, Protect, ProtectError, ProtectResult, Seat};
 use outlast::sim::{self, Action, Link, Report, When};
+use outlast::store::Store;
 use outlast::{Job, MemberId};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// About how many engine steps a member makes from the beginning of its closure on.
@@ -245,6 +248,127 @@ fn a_next_holder_that_stops_is_waited_for_until_the_patience_is_over() {
         });
         report.expect_ok();
     }
+}
+
+/// A seat was recovered, and the next save ends before the main activity of a member goes on. Its
+/// seat logs from that save on as all others do, and is recovered when its holder dies.
+#[test]
+fn a_save_before_a_member_has_resumed_begins_its_logs() {
+    for seed in seeds(12) {
+        let (lag, is_late) = (Duration::from_millis(50), MemberId(2));
+        let report = sim::run(&sim(6, 1, seed), move |job| {
+            let store = seat_bodies::open(&job);
+            let protect = seat_log_bodies::options(Kind::Ring, 6, Saves::Asked);
+            let protect = protect.lagging(is_late, lag);
+            let (inside, watch) = (job.clone(), Watch::default());
+            let seen = watch.clone();
+            let ended = protect::run(&store, protect, move |seat| {
+                seen.call(seat, |seat| die_after_a_save(seat, &inside, is_late, lag))
+            });
+            ended.expect("ended");
+            watch.assert_unnoticed();
+            seat_bodies::end(&job, &store);
+        });
+        assert_eq!(report.expect_ok().kills, 2);
+    }
+}
+
+/// In each step a seat reads what its left neighbour has put in the step before, and puts to its
+/// right neighbour. The holder of seat 1 dies, all seats are saved some steps later, and after the
+/// lag of its main activity the holder of seat 2 dies.
+fn die_after_a_save(seat: &Seat, job: &Job, is_late: MemberId, lag: Duration) -> ProtectResult<()> {
+    let (number, seats) = (seat.number(), seat.seats());
+    let value = |from: usize, step: u64| seat_log_bodies::mix((from as u64) << 32 | step);
+    for step in seat.note_u64()?.unwrap_or(0)..20 {
+        let die = |at: u64| {
+            if step == at && !seat.is_replaying() {
+                job.inject(Fault::Kill(job.me())).expect("killed");
+            }
+        };
+        if job.me() == MemberId(1) && number == 1 {
+            die(4);
+        }
+        if job.me() == is_late && number == is_late.index() {
+            if step == 12 {
+                job.sleep(lag * 2);
+            }
+            die(15);
+        }
+        let mut found = [0; 8];
+        if step > 0 {
+            let left = (number + seats - 1) % seats;
+            seat.get(number, (step + 1) % 2 * 8, &mut found)?;
+            assert_eq!(u64::from_le_bytes(found), value(left, step - 1), "{seat:?}, step {step}");
+            let other = (number + 2) % seats;
+            seat.get(other, (step + 1) % 2 * 8, &mut found)?;
+            let expected = value((number + 1) % seats, step - 1);
+            assert_eq!(u64::from_le_bytes(found), expected, "{seat:?}, step {step}");
+        }
+        seat.put((number + 1) % seats, step % 2 * 8, &value(number, step).to_le_bytes())?;
+        match step {
+            8 => drop(seat.barrier_point(&(step + 1).to_le_bytes())?),
+            _ => seat.barrier()?,
+        }
+    }
+    Ok(())
+}
+
+/// The store has no room for the record of a lost seat, so its next holder cannot go live. It falls
+/// back at once: the others do not wait until half of the patience is over.
+#[test]
+fn a_next_holder_that_cannot_go_live_falls_back_at_once() {
+    for seed in seeds(4) {
+        let mut options = sim(3, 1, seed);
+        (options.time_limit, options.segment_limit) = (Duration::from_secs(2), 2 << 20);
+        let (died_at, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU32::new(0)));
+        let (death, counted) = (died_at.clone(), calls.clone());
+        let report = sim::run(&options, move |job| {
+            let store = seat_bodies::open(&job);
+            let protect = seat_bodies::options(256, 1).patience(Duration::from_secs(600));
+            let protect = protect.logged(4096);
+            let (inside, full, died_at, calls) =
+                (job.clone(), store.clone(), death.clone(), counted.clone());
+            let ended = protect::run(&store, protect, move |seat| -> ProtectResult<()> {
+                calls.fetch_add(1, Ordering::Relaxed);
+                let is_first = died_at.load(Ordering::Relaxed) == 0;
+                if is_first && seat.number() == 0 {
+                    fill(&full);
+                    died_at.store(inside.now().0, Ordering::Relaxed);
+                    inside.inject(Fault::Kill(MemberId(1))).expect("killed");
+                }
+                nap(&inside, "the death", || died_at.load(Ordering::Relaxed) != 0);
+                let passed = seat.barrier();
+                if is_first && seat.number() == 0 {
+                    // The rollback has room for its records.
+                    full.scan(b"much/").expect("listed").iter().for_each(|key| {
+                        full.delete(key).expect("deleted");
+                    });
+                }
+                passed
+            });
+            ended.expect("ended");
+            let passed = job.now().0 - death.load(Ordering::Relaxed);
+            assert!(passed < 60_000_000_000, "it has taken {passed} ns with seed {seed}");
+            seat_bodies::end(&job, &store);
+        });
+        assert_eq!(report.expect_ok().kills, 1);
+        // The closures of three seats, and those of the seats after the rollback.
+        assert_eq!(calls.load(Ordering::Relaxed), 6, "seed {seed}");
+    }
+}
+
+/// Takes all blocks that are as long as the record of a seat, and leaves some of the length of the
+/// record of the course.
+fn fill(store: &Store) {
+    let put = |name: &str, number: u32, len: usize| {
+        store.put(format!("{name}/{number}"), &vec![7; len]).is_ok()
+    };
+    assert!((0..20).all(|number| put("course", number, 81)), "room for some records");
+    let count = (0..).find(|&number| !put("much", number, 900)).expect("no more room");
+    // Each of these puts takes another block than the value before it.
+    let taken = (0..count).filter(|&number| put("much", number, 25)).count();
+    assert!(taken < count as usize, "there is room left");
+    assert!((0..20).all(|number| put("course", number, 900)), "room that others have left");
 }
 
 /// The member that takes the seat dies at any step of the recovery.

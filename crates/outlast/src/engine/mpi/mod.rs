@@ -599,8 +599,8 @@ impl Engine for Mpi {
         }
     }
 
-    fn is_serving_dead(&self) -> bool {
-        self.core.is_some() && self.node.is_serving_dead()
+    fn server_of_dead(&self) -> Option<MemberId> {
+        self.core.as_ref().and_then(|_| self.node.server_of_dead())
     }
 
     fn can_publish(&self) -> bool {

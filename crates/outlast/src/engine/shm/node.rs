@@ -73,17 +73,17 @@ impl Shm {
             .store(member.map_or(0, |member| member.0 + 1), Ordering::SeqCst);
     }
 
-    /// Whether a member of this node may be executing a request of a dead member.
-    pub(in crate::engine) fn is_serving_dead(&self) -> bool {
+    /// A member of this node that may be executing a request of a dead member.
+    pub(in crate::engine) fn server_of_dead(&self) -> Option<MemberId> {
         // The view first: a server that checked its view before a death entered it had recorded the
         // requester before that.
         let view = self.tables().view();
         let is_serving =
-            |server: MemberId| match self.tables().served(server).load(Ordering::SeqCst) {
+            |server: &MemberId| match self.tables().served(*server).load(Ordering::SeqCst) {
                 0 => false,
                 number => view.dead.contains(MemberId(number - 1)),
             };
-        !view.dead.is_empty() && view.living().any(is_serving)
+        view.living().find(is_serving).filter(|_| !view.dead.is_empty())
     }
 
     /// Quarantines a member of another node, for the whole of this node and for ever; see

@@ -512,8 +512,8 @@ impl Engine for Sim {
         self.is_target_mapped(member)
     }
 
-    fn is_serving_dead(&self) -> bool {
-        with_world(self.world, |world| world.is_serving_dead(self.member)) == Some(true)
+    fn server_of_dead(&self) -> Option<MemberId> {
+        with_world(self.world, |world| world.server_of_dead(self.member)).flatten()
     }
 
     fn send(&self, to: MemberId, port: Port, bytes: &[u8]) -> Result<()> {

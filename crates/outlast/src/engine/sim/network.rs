@@ -571,10 +571,10 @@ impl World {
         self.push(time, Event::Respond { request: index });
     }
 
-    /// Whether a member of a node is in the middle of a request of a member that its view has as
+    /// The member of a node that is in the middle of a request of a member that its view has as
     /// dead.
-    pub(super) fn is_serving_dead(&self, member: u32) -> bool {
-        let is_in_progress = |request: &Request| {
+    pub(super) fn server_of_dead(&self, member: u32) -> Option<MemberId> {
+        let is_in_progress = |request: &&Request| {
             request.begun
                 && !request.is_served
                 && !request.lost
@@ -583,7 +583,11 @@ impl World {
                 && self.members[request.target as usize].life == Life::Living
                 && self.knows_dead(member, request.source)
         };
-        self.has_mates(member) && self.requests.iter().any(is_in_progress)
+        if !self.has_mates(member) {
+            return None;
+        }
+        let request = self.requests.iter().find(is_in_progress)?;
+        Some(MemberId(request.target))
     }
 
     fn serve_phase(&mut self, index: u32) {

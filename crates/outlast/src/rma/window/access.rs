@@ -857,8 +857,8 @@ impl SharedWindow {
     }
 
     /// [`SharedWindow::swap`] without waiting: it takes effect before all operations that this
-    /// activity starts on the target later. For words that hold this member's stamp, which is right
-    /// to remove in any view.
+    /// activity starts on the target later. For swaps that are right in any view: those that remove
+    /// this member's stamp, or put that of a dead member back.
     pub(super) fn swap_without_waiting(&self, target: usize, word: u64, expected: u64, new: u64) {
         let action = PartAction::Swap { place: self.controls[target] + word, expected, new };
         let pending = self.job.start(Epoch::ANY, self.members[target], action.operation());

@@ -15,9 +15,10 @@
 //!    each was 0, or is the stamp of a dead member. After: only this member holds the lock (earlier
 //!    sharers have released it, and new sharers withdraw at their *check*).
 //! 3. *clear_dead*: swap the stamps of the dead out of the shared words. This comes only now, so
-//!    that a call that gives up in *await_sharers* leaves them for the next locker to find. For
-//!    this reason too, giving up swaps the own stamp for *the word that was there before*, 0 or the
-//!    stamp of the dead member.
+//!    that a call that gives up in *await_sharers* leaves them for the next locker to find. A call
+//!    that ends in *clear_dead*, by a revoke or at its time limit, puts all stamps back that it may
+//!    have swapped out, before its own stamp goes. For this reason too, giving up swaps the own
+//!    stamp for *the word that was there before*, 0 or the stamp of the dead member.
 //! 4. *restore*: a member that was forced out before it completed *await_sharers*, and had replaced
 //!    the stamp of a dead member in *claim*, puts that stamp back: into the exclusive word if it is
 //!    0, and otherwise into the dead member's shared word, with that member's sharing bit. No
@@ -82,7 +83,7 @@ use super::{EndedBy, SharedWindow, Window, WindowError, WindowResult, WindowStat
 use crate::engine::deadline::{self, Deadline};
 use crate::engine::{Done, Operation, Pending};
 use crate::rma::progress::begin_call;
-use crate::{Epoch, Time};
+use crate::{Epoch, MemberId, Time};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -339,7 +340,7 @@ impl SharedWindow {
             limit,
             until: None,
             waits: false,
-            holder: 0,
+            obstacle: None,
             before: 0,
         };
         let result = match kind {
@@ -552,27 +553,18 @@ impl SharedWindow {
             Some(Obstacle::Holder(stamp))
         } else {
             // After the view: a request that is begun later is refused.
-            self.job.is_serving_dead().then_some(Obstacle::LastRequest)
+            self.job.server_of_dead().map(Obstacle::LastRequest)
         }
     }
 }
 
 /// What keeps a lock from being taken.
+#[derive(Clone, Copy)]
 enum Obstacle {
     /// A living member, with this stamp.
     Holder(u64),
-    /// The last request of a dead member, which a member of this node may be executing.
-    LastRequest,
-}
-
-impl Obstacle {
-    /// The stamp of the living holder, or 0.
-    fn holder(&self) -> u64 {
-        match self {
-            Obstacle::Holder(stamp) => *stamp,
-            Obstacle::LastRequest => 0,
-        }
-    }
+    /// The last request of a dead member, which this member of the node may be executing.
+    LastRequest(MemberId),
 }
 
 /// A call that takes a lock.
@@ -584,8 +576,8 @@ struct LockAttempt<'a> {
     until: Option<Time>,
     /// Whether this member's waiting bit is set.
     waits: bool,
-    /// The last stamp that kept this call from taking the lock.
-    holder: u64,
+    /// What kept this call from taking the lock last.
+    obstacle: Option<Obstacle>,
     /// The word that the own stamp replaced in the exclusive word: 0, or the stamp of a dead
     /// member.
     before: u64,
@@ -659,7 +651,7 @@ impl LockAttempt<'_> {
                 }
                 // Replace a dead holder; try again at once if the lock has just become free.
                 if let Some(obstacle) = shared.obstacle(found) {
-                    attempt.holder = obstacle.holder();
+                    attempt.obstacle = Some(obstacle);
                     return Ok(None);
                 }
                 attempt.before = found;
@@ -679,7 +671,7 @@ impl LockAttempt<'_> {
                 let found = shared.load(attempt.target, word)?;
                 let Some(obstacle) = shared.obstacle(found) else { return Ok(Some(found)) };
                 has_waited = true;
-                attempt.holder = obstacle.holder();
+                attempt.obstacle = Some(obstacle);
                 Ok(None)
             })?;
             if stamp != 0 {
@@ -689,8 +681,15 @@ impl LockAttempt<'_> {
         if has_waited && shared.load(self.target, EXCLUSIVE)? != self.stamp {
             return Ok(None);
         }
-        for &(word, stamp) in &dead {
-            shared.swap(self.target, word, stamp, 0, EndedBy::Revoke)?;
+        for (index, &(word, stamp)) in dead.iter().enumerate() {
+            if let Err(error) = shared.swap(self.target, word, stamp, 0, EndedBy::Revoke) {
+                // No call is told of these members. The last swap may still be executed: then it
+                // comes before these.
+                for &(word, stamp) in &dead[..=index] {
+                    shared.swap_without_waiting(self.target, word, 0, stamp);
+                }
+                return Err(error);
+            }
         }
         Ok(Some(dead.into_iter().map(|(_, stamp)| stamp).collect()))
     }
@@ -720,7 +719,7 @@ impl LockAttempt<'_> {
         self.wait_until(|attempt| {
             let found = shared.load(attempt.target, EXCLUSIVE)?;
             if let Some(obstacle) = shared.obstacle(found) {
-                attempt.holder = obstacle.holder();
+                attempt.obstacle = Some(obstacle);
                 return Ok(None);
             }
             // The word is this member's own; any other stamp in it was left by a call that gave up.
@@ -744,7 +743,7 @@ impl LockAttempt<'_> {
                 (found, obstacle) => {
                     shared.swap_without_waiting(attempt.target, own, attempt.stamp, 0);
                     let found = found?;
-                    attempt.holder = obstacle.flatten().map_or(0, |obstacle| obstacle.holder());
+                    attempt.obstacle = obstacle.flatten();
                     // The exclusive locker may wait for the stamp that has just gone.
                     if let Some(member) = layout::holder(found) {
                         let _ = shared.job.ring(member);
@@ -781,7 +780,7 @@ impl LockAttempt<'_> {
         }
         let target = self.target;
         let this = Cell::new(Some(self));
-        let holder = Cell::new(0);
+        let obstacle = Cell::new(None);
         shared.wait_for(
             EndedBy::RevokeOrInterrupt,
             || until,
@@ -789,12 +788,20 @@ impl LockAttempt<'_> {
                 let attempt = this.take()?;
                 // Before the poll: no lock is taken on a window that is known to be revoked.
                 let found = shared.check_usable().and_then(|()| poll(attempt));
-                holder.set(attempt.holder);
+                obstacle.set(attempt.obstacle);
                 this.set(Some(attempt));
                 found.transpose()
             },
-            || match shared.rank_of_stamp(holder.get()) {
-                Some(holder) => WindowError::LockTimeout { target, holder, limit },
+            || match obstacle.get() {
+                Some(Obstacle::Holder(stamp)) => match shared.rank_of_stamp(stamp) {
+                    Some(holder) => WindowError::LockTimeout { target, holder, limit },
+                    None => shared.timeout(target, limit),
+                },
+                // Another communicator may have the rank of that member.
+                Some(Obstacle::LastRequest(member)) => {
+                    let rank = shared.comm.rank_of(member).unwrap_or(target);
+                    WindowError::Timeout { rank, member, limit }
+                }
                 None => shared.timeout(target, limit),
             },
         )
@@ -991,5 +998,62 @@ mod tests {
             .expect_ok();
         }
         assert!(late.get() > 0, "the target was never stopped in the middle of a put");
+    }
+
+    /// A member of another node dies with a lock at two members of a node, one of which is stopped
+    /// in the middle of a put of the dead: a lock at the other one has to wait, too, and its timeout
+    /// names the member that is stopped.
+    #[test]
+    fn a_timeout_behind_a_request_of_the_dead_names_its_server() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let late = Rc::new(Cell::new(0));
+        for seed in 0..60 {
+            let (stage, ready) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let late = late.clone();
+            let mut options = Options::new(4, seed).link(Link::Network);
+            options.nodes = vec![0, 0, 0, 1];
+            (options.time_limit, options.steps_max) = (LIMIT, 10_000_000);
+            sim::run(&options, move |job: Job| {
+                let comm = Communicator::world(&job).expect("made");
+                let window = Window::allocate(&comm, 64).expect("made");
+                let (stopped, dies) = (MemberId(2), MemberId(3));
+                ready.set(ready.get() + 1);
+                if job.me() == dies {
+                    nap(&job, "the windows", || ready.get() == 4);
+                    window.lock(0, LockKind::Exclusive).expect("free");
+                    window.lock(2, LockKind::Exclusive).expect("free");
+                    stage.set(1);
+                    let mine = job.clone();
+                    let strike = move || {
+                        mine.sleep(Duration::from_nanos(seed * 7919 % 30_000));
+                        mine.inject(Fault::Stop(stopped)).expect("a fault");
+                        mine.inject(Fault::Kill(dies)).expect("a fault");
+                    };
+                    job.spawn("strikes", Box::new(strike)).expect("an activity");
+                    let _ = window.put_blocking(2, 0, &[2; 64]);
+                    nap(&job, "its death", || false);
+                }
+                if job.me() == MemberId(1) {
+                    nap(&job, "the lock", || stage.get() == 1);
+                    nap(&job, "the death", || !job.view().is_living(dies));
+                    match window.lock_within(0, LockKind::Exclusive, LIMIT / 2) {
+                        Err(WindowError::Abandoned { by, .. }) => assert_eq!(by, [3]),
+                        Err(WindowError::Timeout { rank, member, .. }) => {
+                            assert_eq!((rank, member), (2, stopped), "seed {seed}");
+                            late.set(late.get() + 1);
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                    job.inject(Fault::Resume(stopped)).expect("a fault");
+                    let _ = window.unlock(0);
+                    stage.set(2);
+                }
+                nap(&job, "the end", || stage.get() == 2);
+                while let Err(WindowError::Timeout { .. }) = window.free() {}
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+        assert!(late.get() > 0, "the member was never stopped in the middle of a put");
     }
 }

@@ -10,7 +10,7 @@ use outlast::sim::{self, Action, Cost, Link, Options, Random, When};
 use outlast::{Job, MemberId, Time};
 
 use crate::window_scenarios::{self, MEMBERS, SCENARIOS, scenario, word};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -808,4 +808,85 @@ fn a_window_that_takes_longer_to_clear_than_the_time_limit_is_made() {
             });
         }
     }
+}
+
+/// Members die while they share a lock, in the middle of what it guards. The next member that takes
+/// the lock is stopped from learning it: the window is revoked while it clears the stamps of the
+/// dead, or the target is stopped then. The member that takes the lock after that is told.
+#[test]
+fn dead_sharers_are_told_of_after_a_call_that_ended_while_it_cleared_their_stamps() {
+    const LIMIT: Duration = Duration::from_millis(100);
+    const DEAD: [usize; 2] = [1, 2];
+    let ended = Rc::new(Cell::new([0; 2]));
+    for seed in seeds(400) {
+        let mut options = Options::new(5, seed).link(Link::Network);
+        options.time_limit = LIMIT;
+        let (stage, shared, ended) =
+            (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)), ended.clone());
+        let is_revoked = seed.is_multiple_of(2);
+        simulate(this_test!(), &options, move |job| {
+            let comm = Communicator::world(&job).unwrap();
+            let window = Window::allocate(&comm, 64).unwrap();
+            let late = Duration::from_nanos(seed / 2 * 7919 % 40_000);
+            let have_died = || DEAD.iter().all(|&rank| !job.view().is_living(comm.members()[rank]));
+            let wait = |what: &str, until: &dyn Fn() -> bool| {
+                window_scenarios::wait_until(&job, what, until);
+            };
+            if DEAD.contains(&comm.rank()) {
+                window.lock(0, LockKind::Shared).unwrap();
+                shared.set(shared.get() + 1);
+                wait("the other sharer", &|| shared.get() == DEAD.len());
+                job.inject(outlast::engine::Fault::Kill(job.me())).unwrap();
+            }
+            wait("the deaths", &have_died);
+            if comm.rank() == 4 {
+                // The other member waits for the next step by then.
+                job.sleep(Duration::from_millis(5));
+                stage.set(1);
+                job.sleep(late);
+                match is_revoked {
+                    true => window.revoke().unwrap(),
+                    false => job.inject(outlast::engine::Fault::Stop(MemberId(0))).unwrap(),
+                }
+            }
+            let mut told = Ok(());
+            if comm.rank() == 3 {
+                while stage.get() == 0 {
+                    job.sleep(Duration::from_nanos(200));
+                }
+                told = window.lock(0, LockKind::Exclusive);
+                if told.is_err() && !matches!(told, Err(WindowError::Abandoned { .. })) {
+                    let mut counts = ended.get();
+                    counts[usize::from(is_revoked)] += 1;
+                    ended.set(counts);
+                }
+                if !is_revoked {
+                    // The call may have ended before the fault.
+                    job.sleep(LIMIT);
+                    job.inject(outlast::engine::Fault::Resume(MemberId(0))).unwrap();
+                }
+            }
+            if is_revoked {
+                wait("the revoke", &|| window.is_revoked());
+                while window.shrink().is_err() {}
+            }
+            if comm.rank() == 3 {
+                if !matches!(told, Err(WindowError::Abandoned { .. })) {
+                    assert!(told.is_err(), "seed {seed}: no call was told of the dead: {told:?}");
+                    told = window.lock(0, LockKind::Exclusive);
+                }
+                match &told {
+                    Err(WindowError::Abandoned { by, .. }) => assert_eq!(by, &DEAD),
+                    other => panic!("seed {seed}: no call was told of the dead: {other:?}"),
+                }
+                window.unlock(0).unwrap();
+                stage.set(2);
+            }
+            wait("the end", &|| stage.get() == 2);
+            let _ = window.shrink();
+            window.free().unwrap();
+            let _ = job.leave();
+        });
+    }
+    assert!(ended.get().iter().all(|&count| count > 0), "{:?}", ended.get());
 }
