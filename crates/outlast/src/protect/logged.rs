@@ -18,6 +18,7 @@
 //! Logs that are full, locks and operations on words end the logging of the seat until the next
 //! save: it *marks* its interval at the witness first, and a death is a rollback then.
 
+use super::ProtectResult;
 use super::barrier::ROOM;
 use super::late::Then;
 use super::layout::{DOWN, HIDDEN, flags_of, journal_at, record_at};
@@ -25,7 +26,6 @@ use super::log::{self, CLOSED, Entry, GENERATION, HEAD, LENGTH, LoggedPut, MARK}
 use super::replay::Past;
 use super::seat::Seat;
 use super::steps::{Step, within};
-use super::ProtectResult;
 use crate::engine::deadline;
 use crate::engine::{Done, Epoch, Error, MemberId, Operation, Pending};
 use std::cell::{Cell, RefCell};

@@ -147,6 +147,7 @@ impl Protect {
 
     /// Sets how long a call waits for a seat that lives and computes, in a barrier, for a lock, or
     /// in a rollback; an hour by default. It is then a [`Timeout`](super::ProtectError::Timeout).
+    /// All waits of a call share it.
     pub fn patience(mut self, limit: Duration) -> Protect {
         self.patience = limit;
         self

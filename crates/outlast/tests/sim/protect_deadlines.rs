@@ -54,19 +54,34 @@ struct Row(&'static str, Limit, fn(&Seat), Others);
 const ROWS: &[Row] = &[
     Row("put", Own, |s| drop(s.put(TARGET, 0, b"mine")), Serve),
     Row("put again and again", Own, put_much, Serve),
-    Row("put, and flush", Own, |s| {
-        let _ = s.put(TARGET, 0, b"mine");
-        drop(s.flush(TARGET));
-    }, Serve),
-    Row("put to all, and flush_all", Own, |s| {
-        (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
-        drop(s.flush_all());
-    }, Serve),
+    Row(
+        "put, and flush",
+        Own,
+        |s| {
+            let _ = s.put(TARGET, 0, b"mine");
+            drop(s.flush(TARGET));
+        },
+        Serve,
+    ),
+    Row(
+        "put to all, and flush_all",
+        Own,
+        |s| {
+            (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
+            drop(s.flush_all());
+        },
+        Serve,
+    ),
     Row("get", Own, |s| drop(s.get(TARGET, 0, &mut [0; 8])), Serve),
     Row("accumulate", Own, |s| drop(s.accumulate(TARGET, 0, Update::Sum, &[1_u64; 4])), Serve),
-    Row("accumulate the greatest", Own, |s| {
-        drop(s.accumulate(TARGET, 0, Update::Max, &[9_u64; 4]));
-    }, Serve),
+    Row(
+        "accumulate the greatest",
+        Own,
+        |s| {
+            drop(s.accumulate(TARGET, 0, Update::Max, &[9_u64; 4]));
+        },
+        Serve,
+    ),
     Row("fetch_and_op", Own, |s| drop(s.fetch_and_op(TARGET, 0, Update::Sum, 1_u64)), Serve),
     Row("fetch_and_op xor", Own, |s| drop(s.fetch_and_op(TARGET, 0, Update::Xor, 1_u64)), Serve),
     Row("compare_and_swap", Own, |s| drop(s.compare_and_swap(TARGET, 0, 0_u64, 1)), Serve),
@@ -76,21 +91,36 @@ const ROWS: &[Row] = &[
     Row("lock a held lock", Patience, |s| drop(s.lock(OTHER, LockKind::Exclusive)), Serve),
     // The caller holds it.
     Row("unlock", Patience, |s| drop(s.unlock(TARGET)), Serve),
-    Row("put to all, and unlock", Patience, |s| {
-        (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
-        drop(s.unlock(TARGET));
-    }, Serve),
+    Row(
+        "put to all, and unlock",
+        Patience,
+        |s| {
+            (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
+            drop(s.unlock(TARGET));
+        },
+        Serve,
+    ),
     Row("barrier", Patience, |s| drop(s.barrier()), Call),
     Row("barrier alone", Patience, |s| drop(s.barrier()), Serve),
-    Row("put to all, and barrier", Patience, |s| {
-        (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
-        drop(s.barrier());
-    }, Call),
+    Row(
+        "put to all, and barrier",
+        Patience,
+        |s| {
+            (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
+            drop(s.barrier());
+        },
+        Call,
+    ),
     Row("barrier_point", Patience, |s| drop(s.barrier_point(b"note")), Call),
-    Row("put to all, and barrier_point", Patience, |s| {
-        (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
-        drop(s.barrier_point(b"note"));
-    }, Call),
+    Row(
+        "put to all, and barrier_point",
+        Patience,
+        |s| {
+            (0..MEMBERS).for_each(|seat| drop(s.put(seat, 0, b"mine")));
+            drop(s.barrier_point(b"note"));
+        },
+        Call,
+    ),
     Row("barrier_point alone", Patience, |s| drop(s.barrier_point(b"note")), Serve),
     Row("point", Patience, |s| drop(s.point(b"note")), Call),
     Row("point alone", Patience, |s| drop(s.point(b"note")), Serve),
@@ -216,13 +246,7 @@ impl Case {
         }
     }
 
-    fn play(
-        self,
-        seat: &Seat,
-        job: &Job,
-        shared: &Arc<Shared>,
-        row: &Row,
-    ) -> Result<(), String> {
+    fn play(self, seat: &Seat, job: &Job, shared: &Arc<Shared>, row: &Row) -> Result<(), String> {
         let Row(_, _, call, others) = *row;
         let text = |error: protect::ProtectError| error.to_string();
         if seat.number() == OTHER && row.0 == "lock a held lock" {

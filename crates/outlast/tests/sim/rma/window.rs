@@ -821,8 +821,7 @@ fn dead_sharers_are_told_of_after_a_call_that_ended_while_it_cleared_their_stamp
     for seed in seeds(400) {
         let mut options = Options::new(5, seed).link(Link::Network);
         options.time_limit = LIMIT;
-        let (stage, shared, ended) =
-            (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)), ended.clone());
+        let (stage, shared, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)), ended.clone());
         let is_revoked = seed.is_multiple_of(2);
         simulate(this_test!(), &options, move |job| {
             let comm = Communicator::world(&job).unwrap();
