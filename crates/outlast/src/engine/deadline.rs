@@ -293,6 +293,12 @@ pub(crate) fn restart() {
     }
 }
 
+/// Whether the calling activity is at the work of a background, and in no closure or listener of
+/// the program.
+pub(crate) fn is_background() -> bool {
+    current().doing == Doing::Background
+}
+
 /// Until when the calling activity may wait for a condition that is not the answer of a member.
 pub(crate) fn until(now: Time, limit: Duration) -> Time {
     let current = current();
@@ -419,10 +425,12 @@ mod tests {
         let _ = timeout(ONE, LIMIT);
         assert_eq!(until_answer(at(2), LIMIT, ONE), at(2));
         assert_eq!(background.late().iter().collect::<Vec<_>>(), [ONE, TWO]);
+        assert!(is_background());
         {
             let _listener = Deadline::listener();
             let _call = Deadline::call(|| at(3));
             assert_eq!(until_answer(at(3), LIMIT, ONE), at(11));
+            assert!(!is_background());
         }
         let _part = Deadline::call(|| at(4));
         assert_eq!(until_answer(at(4), LIMIT, ONE), at(4), "a call of the background itself");

@@ -154,7 +154,6 @@ impl StoreState {
             salvage_is_on: options.salvage,
             view: Mutex::new(Arc::new(view)),
             background: AtomicU64::new(0),
-            is_listening: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             late: Mutex::default(),
             above: OnceLock::new(),

@@ -544,16 +544,21 @@ impl MemoryState {
     pub(in crate::store) fn take_back(&self, from: MemberId, places: &[Place]) {
         let (job, me) = (&self.job, self.job.me());
         for place in places {
-            if place.replica() != me
-                || !lock(&self.allocator.slabs).has(place.class(), place.offset())
-            {
+            let offset = place.offset();
+            let is_block = || {
+                let slabs = lock(&self.allocator.slabs);
+                place.replica() == me && slabs.has(place.class(), offset)
+            };
+            if !is_block() {
                 continue;
             }
-            let offset = place.offset();
             let give = || -> Result<(), Error> {
                 let word = offset + BLOCK_HOLDER;
                 let found = job.load(Epoch::ANY, me, word)?;
+                // Checked again after the load: a block that has become the buckets of an index has
+                // no holder word.
                 if found & HOLDER_MASK != holder(from)
+                    || !is_block()
                     || job.compare_and_swap(Epoch::ANY, me, word, found, 0)? != found
                 {
                     return Ok(());

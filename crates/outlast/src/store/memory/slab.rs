@@ -10,7 +10,7 @@ use crate::store::operation::error::OpResult;
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::segment::layout::{CLASSES, PARTITION_BUCKETS, TOMBSTONES, class_of, class_size};
 use crate::sync::lock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many blocks for tombstones a replica sets aside at a time.
 const TOMBSTONES_TOGETHER: u64 = 64;
@@ -23,6 +23,9 @@ const BLOCKS_PER_TOMBSTONE: u64 = 16;
 pub(in crate::store) struct Slabs {
     /// By the offset of each slab: the class of its blocks, and their number.
     pub(in crate::store) all: BTreeMap<u64, (usize, u64)>,
+    /// The blocks that have become the buckets of an index. They never are free blocks again, and
+    /// their words are not those of a block: a bucket has the place of the holder word.
+    index_blocks: BTreeSet<u64>,
     /// The other ranges of the store: the offset and the length of its root and of its indexes.
     others: Vec<(u64, u64)>,
     /// For each class, how many slabs were made.
@@ -35,10 +38,15 @@ pub(in crate::store) struct Slabs {
 impl Slabs {
     /// Whether a block of this class lies at this offset.
     pub(in crate::store) fn has(&self, class: usize, offset: u64) -> bool {
-        self.all.range(..=offset).next_back().is_some_and(|(&base, &(of, count))| {
+        !self.is_index(offset) && self.all.range(..=offset).next_back().is_some_and(|(&base, &(of, count))| {
             let size = class_size(class);
             of == class && (offset - base).is_multiple_of(size) && (offset - base) / size < count
         })
+    }
+
+    /// Whether the block at this offset has become the buckets of an index.
+    pub(in crate::store) fn is_index(&self, offset: u64) -> bool {
+        self.index_blocks.contains(&offset)
     }
 }
 
@@ -183,6 +191,7 @@ impl<'a> MemoryOp<'a> {
         let first = class_of(store.bucket_count as u64 * 8).unwrap_or(CLASSES);
         for class in first..CLASSES {
             if let Some(offset) = self.pop(me, class)? {
+                lock(&store.allocator.slabs).index_blocks.insert(offset);
                 return Ok(store.put_index(store.root(me), partition, offset)?);
             }
         }

@@ -389,7 +389,8 @@ impl<'a> Op<'a> {
     }
 
     /// Whether the configuration is still valid. If the view has changed, adopts the current view
-    /// first.
+    /// first. If the configuration of that view cannot be entered, for example since another member
+    /// knows of a leaver of which this member has not heard, it is not known to be valid.
     pub(in crate::store) fn is_still_current(
         &mut self,
         config: &Configuration,
@@ -400,6 +401,7 @@ impl<'a> Op<'a> {
             match self.config(partition) {
                 Ok(now) if now.config_number == config.config_number => {}
                 Ok(_) => return Ok(false),
+                Err(OpError::Again) if self.is_current() => return Ok(false),
                 Err(OpError::Again) => {}
                 Err(fail) => return Err(fail),
             }
@@ -411,6 +413,54 @@ impl<'a> Op<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The view has changed during an operation, and another member knows of a leaver of which this
+    /// member has not heard: a replica has a state with a greater number. This member cannot tell
+    /// which configuration is valid.
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_configuration_that_cannot_be_entered_is_not_valid() {
+        use crate::engine::sim::{self, Options as SimOptions};
+        use crate::engine::{Fault, Time};
+        use crate::job::Job;
+        use crate::store::record::state::RecordOp;
+        use crate::store::testing::nap;
+        use crate::store::{Options, Store};
+        use std::cell::Cell;
+        use std::rc::Rc;
+        let over = Rc::new(Cell::new(false));
+        let report = sim::run(&SimOptions::new(3, 0), move |job: Job| {
+            let options = Options::new().replicas(2).partitions(16).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            let [me, dead, new] = [0, 1, 2].map(MemberId);
+            if job.me() == me {
+                let is_right = |partition: &usize| {
+                    store.state.placement.preference(*partition)[..2] == [me, dead]
+                };
+                let partition = (0..16).find(is_right).expect("some partition");
+                let mut op = RecordOp::begin(&store.state).expect("begun");
+                let config = op.config(partition).expect("entered");
+                // The new replica has not entered the next configuration, and has no index.
+                job.inject(Fault::Stop(new)).expect("a fault");
+                let (before, after) = (op.state(new, partition), State::new(Phase::Absent, 4));
+                let state = before.expect("known");
+                assert!(state.is_absent(), "{state:?}");
+                assert!(op.swap_state(new, partition, state, after).expect("swapped"));
+                job.fence(dead, Time::NEVER).expect("killed");
+                nap(&job, "the death", || !op.is_current());
+                assert_eq!(op.is_still_current(config, partition).ok(), Some(false));
+                assert!(op.is_current());
+                drop(op);
+                job.inject(Fault::Kill(new)).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(new));
+                over.set(true);
+            }
+            nap(&job, "the end", || over.get() && job.me() == me);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
 
     /// Two threads of a member write under a single configuration while a replica begins to fill.
     /// The thread that did not find the filling replica itself must install its version there, too.

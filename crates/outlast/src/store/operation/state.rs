@@ -27,9 +27,8 @@ const BACKGROUND_WAIT: Duration = Duration::from_millis(20);
 ///
 /// *Orderings.* `roots` is stored with release and loaded with acquire: a root is complete before
 /// its offset is known. `background` is relaxed, since an activity compares it only with its own
-/// number: it reads back its own store, and no other activity ever stores that number. The activity
-/// that finds its number there also reads back its own store of `is_listening`. `is_closed` is a
-/// flag that is only set. An operation of the slow path loads it after the swap of its counter
+/// number: it reads back its own store, and no other activity ever stores that number. `is_closed`
+/// is a flag that is only set. An operation of the slow path loads it after the swap of its counter
 /// (that of a fast path looks at the gate, which is closed as well), and the member that
 /// closes the store stores it before it reads the counters, both sequentially consistent: either
 /// the operation finds the store closed, or the member waits for the operation. The counts of open
@@ -58,8 +57,6 @@ pub(in crate::store) struct OperationState {
     pub(in crate::store) salvage_is_on: bool,
     /// The activity that does the background's work now, plus 1; 0 if no activity does.
     pub(in crate::store) background: AtomicU64,
-    /// Whether the background runs listeners of the program now.
-    pub(in crate::store) is_listening: AtomicBool,
     pub(in crate::store) is_closed: AtomicBool,
     /// The members that did not answer a request of the background, each with a request to it. The
     /// background sends it no other request until that is answered.
@@ -171,21 +168,20 @@ impl OperationState {
     }
 
     /// Whether the calling activity is the background at its own work. It waits for no replica for
-    /// long.
+    /// long. Calls of the program that the background runs have the deadline of a call: in a
+    /// listener of this store or of another store, or in a task that it wakes.
     pub(in crate::store) fn is_background(&self) -> bool {
-        self.runs_background() && !self.is_listening.load(Ordering::Relaxed)
+        self.runs_background() && deadline::is_background()
     }
 
-    /// Whether the calling activity runs the background, at its own work or in a listener of the
-    /// program. While it waits, nothing else does the work of the background.
+    /// Whether the calling activity runs the background, at its own work or in code of the program.
+    /// While it waits, nothing else does the work of the background.
     pub(in crate::store) fn runs_background(&self) -> bool {
         self.background.load(Ordering::Relaxed) == self.job.activity() + 1
     }
 
     /// Records that the calling activity begins to do the background's work.
     pub(in crate::store) fn begin_background(&self) {
-        // A listener that panicked has left this set.
-        self.is_listening.store(false, Ordering::Relaxed);
         self.background.store(self.job.activity() + 1, Ordering::Relaxed);
     }
 

@@ -53,7 +53,7 @@ impl<'v> BlockImage<'v> {
 
 /// The size class of a version's block. Tombstones have a class of their own.
 #[inline]
-pub(in crate::store::record) fn block_class(block: &Block, replica: MemberId) -> OpResult<usize> {
+pub(in crate::store) fn block_class(block: &Block, replica: MemberId) -> OpResult<usize> {
     if block.is_deleted {
         return Ok(TOMBSTONES);
     }

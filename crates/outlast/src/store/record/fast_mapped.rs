@@ -73,6 +73,7 @@ use crate::store::record::state::{RecordOp, RecordState};
 use crate::store::record::waiters::WAITER_BITS;
 use crate::store::record::write::{DraftBlock, NewVersion, Predecessor};
 use crate::store::segment::head::Head;
+use crate::store::segment::intent::is_intent;
 use crate::store::segment::layout::{
     BLOCK_HEADER_LEN, Block, Kind, NODE_HEAD, NODE_KEY, NODE_NEXT, NODE_WORD, OPERATION_MASK,
     PARTITION_WAITERS, REMOVALS, class_of, holder, value_start,
@@ -153,9 +154,11 @@ impl<'a> RecordOp<'a> {
             }
         }
         // With sole writers, another handle can have written the key only before the last recovery.
-        // So the first put after a recovery checks the version counter.
+        // So the first put after a recovery checks the version counter. An intent is no key of the
+        // program: another member may abort it at any time.
         let is_of_handle = cached.source == LocationSource::Handle;
-        let recoveries = (store.sole_writers && is_of_handle).then(|| store.gate.recoveries());
+        let has_sole_writer = store.sole_writers && is_of_handle && !is_intent(key.key);
+        let recoveries = has_sole_writer.then(|| store.gate.recoveries());
         let is_sole = recoveries == Some(cached.version.recoveries);
         let old = cached.version.words();
         let Some(before) = cached_head(first, &at[primary], old, is_sole) else {

@@ -19,6 +19,11 @@ use crate::store::segment::layout::{Block, PARTICIPANT_OUTCOME, value_start};
 use crate::store::segment::place::Place;
 use crate::store::steps;
 
+/// After how many changes of the primary's head word under a configuration number a version was
+/// certainly published under that number. Reconciling changes the block that the word names at most
+/// once, by *install*.
+const CHANGES: u32 = 2;
+
 impl<'a> RecordOp<'a> {
     /// The content of the primary's head word, reconciled under this configuration. An unfinished
     /// version is finished first.
@@ -28,8 +33,31 @@ impl<'a> RecordOp<'a> {
         key: &KeyRef<'_>,
         word: u64,
     ) -> OpResult<Head> {
+        self.reconcile_record(config, key, word, u32::MAX)
+    }
+
+    /// The content of the primary's head word, when the record was reconciled under this
+    /// configuration. The word may lack the stable bit: then other operations have published
+    /// versions since this function was called, faster than they could be made stable.
+    pub(in crate::store) fn reconciled_or_written(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        word: u64,
+    ) -> OpResult<Head> {
+        self.reconcile_record(config, key, word, CHANGES)
+    }
+
+    /// Reconciles the record until the primary's head word is stable, or has changed so often.
+    fn reconcile_record(
+        &self,
+        config: &Configuration,
+        key: &KeyRef<'_>,
+        word: u64,
+        changes: u32,
+    ) -> OpResult<Head> {
         let mut made = None;
-        let result = self.reconcile_until_stable(config, key, word, &mut made);
+        let result = self.reconcile_until_stable(config, key, word, changes, &mut made);
         if let Some(tombstone) = made
             && !matches!(result, Ok(_) | Err(OpError::Needs(..)))
         {
@@ -43,28 +71,33 @@ impl<'a> RecordOp<'a> {
         result
     }
 
-    /// Reconciles the record until the primary's head word is stable. Sets `made` if it has made a
-    /// record at a replica: to the version counter of the tombstone that it may have brought there,
-    /// or to 0.
+    /// As [`RecordOp::reconcile_record`]. Sets `made` if it has made a record at a replica: to the
+    /// version counter of the tombstone that it may have brought there, or to 0.
     fn reconcile_until_stable(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
         word: u64,
+        changes: u32,
         made: &mut Option<u64>,
     ) -> OpResult<Head> {
         let primary = config.primary_member();
         let mut budget = RetryBudget::default();
+        let (mut last, mut changed): (Option<Head>, u32) = (None, 0);
         loop {
             budget.check(self.store)?;
             let head = Head(self.load(primary, word)?);
             if head.config_number() > config.config_number {
                 return Err(OpError::Again);
             }
-            if head.config_number() == config.config_number
-                && (head.is_stable() || mutant("no-help"))
-            {
-                return Ok(head);
+            if head.config_number() == config.config_number {
+                // No block is reused while this operation is in flight, so a word that names
+                // another block has changed, and never names the former block again.
+                changed += u32::from(last.is_some_and(|last| last.offset() != head.offset()));
+                last = Some(head);
+                if head.is_stable() || changed >= changes || mutant("no-help") {
+                    return Ok(head);
+                }
             }
             self.reconcile(config, key, made)?;
         }
@@ -250,7 +283,8 @@ impl<'a> RecordOp<'a> {
     }
 
     /// *count_visit*: changes the primary's head word, reconciled in this round of repair. A write
-    /// that loaded the word before the round loses its swap of *publish*.
+    /// that loaded the word before the round loses its swap of *publish*. A word without the stable
+    /// bit has changed in this round already ([`RecordOp::reconciled_or_written`]).
     pub(in crate::store) fn count_visit(
         &self,
         config: &Configuration,
@@ -258,7 +292,7 @@ impl<'a> RecordOp<'a> {
         head: Head,
     ) -> OpResult<()> {
         steps::enter(steps::Step::RepairCountVisit);
-        if mutant("repair-uncounted") {
+        if !head.is_stable() || mutant("repair-uncounted") {
             return Ok(());
         }
         // If the swap fails, another operation has changed the word in this round, and that write
@@ -266,61 +300,60 @@ impl<'a> RecordOp<'a> {
         self.swap(config.primary_member(), word, head.0, head.with_visit().0).map(drop)
     }
 
-    /// Makes a filling replica hold the primary's version of a key, or a later version.
+    /// Makes a filling replica hold the version that the primary has now, or a later version.
+    /// `word` is the offset of the primary's head word. The record was reconciled in this round, and
+    /// visited ([`RecordOp::count_visit`]): each operation that publishes a version from now on
+    /// knows of the filling replica, so the version of this moment is enough.
     pub(in crate::store) fn copy_record(
         &self,
         config: &Configuration,
         key: &KeyRef<'_>,
+        word: u64,
         target: ReplicaIndex,
     ) -> OpResult<()> {
-        let primary = config.primary_member();
-        let word = self.find_or_insert(config, config.primary, key)?;
+        let (primary, member) = (config.primary_member(), config.member(target));
+        let head = Head(self.load(primary, word)?);
+        if head.config_number() != config.config_number {
+            return Err(OpError::Again);
+        }
+        let wanted = self.counter(primary, head)?;
+        let target_word = self.find_or_insert(config, target, key)?;
         loop {
-            let head = self.reconciled(config, key, word)?;
-            let member = config.member(target);
-            let target_word = self.find_or_insert(config, target, key)?;
             let found = Head(self.load(member, target_word)?);
             if found.config_number() > config.config_number {
                 return Err(OpError::Again);
             }
-            let wanted = self.counter(primary, head)?;
             let is_older = found.config_number() < config.config_number
                 || self.counter(member, found)? < wanted;
-            if is_older || mutant("repair-over-newer") {
-                let (new, class) = match head.offset() {
-                    None => (Head::new(config.config_number, 0), None),
-                    Some(offset) => {
-                        let block = self.read_block(primary, offset)?;
-                        let mut value = vec![0; block.len as usize];
-                        self.get(primary, offset + value_start(block.len), &mut value)?;
-                        let filled = self.fill_block(member, &block, &value)?;
-                        (
-                            Head::new(config.config_number, filled),
-                            Some(block_class(&block, member)?),
-                        )
-                    }
-                };
-                let filled = new.offset().zip(class);
-                let place = || filled.map(|(offset, class)| Place::new(member, class, offset));
-                let blocks = || SwapBlocks::versions(found.offset(), place());
-                let swapped = self.swap_blocks(member, target_word, found.0, new.0, blocks);
-                match (&swapped, filled) {
-                    (Ok(true), _) => self.retire_head(member, found),
-                    (_, Some((offset, class))) => {
-                        self.keep_unless_timed_out(member, class, offset, &swapped)
-                    }
-                    (_, None) => {}
-                }
-                // A lost swap says nothing about what the replica holds now. A late writer that did
-                // not skip the replica may have been faster, with an older version of this
-                // configuration or of an older configuration. The next pass reads the head word
-                // again.
-                if !swapped? && !mutant("repair-lost-swap") {
-                    continue;
-                }
+            if !is_older && !mutant("repair-over-newer") {
+                return Ok(());
             }
-            // Starts over if the primary's version has changed meanwhile.
-            if self.load(primary, word)? == head.0 || mutant("repair-over-newer") {
+            let (new, class) = match head.offset() {
+                None => (Head::new(config.config_number, 0), None),
+                Some(offset) => {
+                    let block = self.read_block(primary, offset)?;
+                    let mut value = vec![0; block.len as usize];
+                    self.get(primary, offset + value_start(block.len), &mut value)?;
+                    let filled = self.fill_block(member, &block, &value)?;
+                    (Head::new(config.config_number, filled), Some(block_class(&block, member)?))
+                }
+            };
+            let filled = new.offset().zip(class);
+            let place = || filled.map(|(offset, class)| Place::new(member, class, offset));
+            let blocks = || SwapBlocks::versions(found.offset(), place());
+            let swapped = self.swap_blocks(member, target_word, found.0, new.0, blocks);
+            match (&swapped, filled) {
+                (Ok(true), _) => self.retire_head(member, found),
+                (_, Some((offset, class))) => {
+                    self.keep_unless_timed_out(member, class, offset, &swapped)
+                }
+                (_, None) => {}
+            }
+            // A lost swap says nothing about what the replica holds now. A late writer that did not
+            // skip the replica may have been faster, with an older version of this configuration or
+            // of an older configuration. The next pass reads the head word there again. Each lost
+            // swap has made the version there greater, so there are few passes.
+            if swapped? || mutant("repair-lost-swap") {
                 return Ok(());
             }
         }

@@ -74,14 +74,30 @@ pub(in crate::store) struct Removals {
     /// The buckets of other members with nodes to unlink, of which they have not been told: there
     /// was no room for the message.
     untold: Mutex<BTreeMap<MemberId, Vec<u64>>>,
-    /// The indexes of this member that were given up, as partition and offset of the buckets. Their
-    /// nodes and blocks are still to be retired.
-    given_up: Mutex<Vec<(usize, u64)>>,
+    /// The indexes of this member that were given up, by partition and offset of the buckets.
+    given_up: Mutex<BTreeMap<(usize, u64), GivenUp>>,
     /// Whether an activity is removing records: only a single activity at a time changes the index.
     is_busy: Mutex<bool>,
     /// When to check whether the blocks that were retired here can be reused, and the pause after
     /// that.
     retired: Mutex<Option<(Time, Duration)>>,
+}
+
+/// What is still to be done with an index that was given up.
+///
+/// Its buckets go to a single other index: they are kept when the index leaves the list, and it
+/// leaves the list in a single place, once it was replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GivenUp {
+    /// Its nodes and blocks are to be retired. It is the index of its partition until there is
+    /// another.
+    Full,
+    /// Its nodes and blocks are retired. It is the index of its partition still: there was no room
+    /// for another.
+    Emptied,
+    /// The partition has another index. The nodes and blocks are to be retired, and then the
+    /// buckets are kept.
+    Replaced,
 }
 
 impl RecordState {
@@ -129,23 +145,38 @@ impl RecordState {
 
     /// Whether the blocks of an index that was given up are still to be retired.
     pub(in crate::store) fn has_given_up_index(&self) -> bool {
-        !lock(&self.removal.given_up).is_empty()
+        lock(&self.removal.given_up).values().any(|&index| index != GivenUp::Emptied)
     }
 
     /// Retires the nodes and blocks of the indexes that were given up.
     fn retire_given_up(&self) {
         let given_up = lock(&self.removal.given_up).clone();
-        if given_up.is_empty() {
+        if given_up.values().all(|&index| index == GivenUp::Emptied) {
             return;
         }
         let Ok(op) = RecordOp::begin(self) else { return };
-        for &(partition, buckets) in &given_up {
-            // An access to the own memory fails only when the membership has ended.
-            let _ = op.retire_index(partition, buckets);
+        for (&(partition, buckets), &index) in &given_up {
+            if index != GivenUp::Emptied {
+                // An access to the own memory fails only when the membership has ended.
+                let _ = op.retire_index(partition, buckets);
+            }
         }
         op.flush_retired();
         self.record_retired();
-        lock(&self.removal.given_up).drain(..given_up.len());
+    }
+
+    /// Records that the nodes and blocks of an index that was given up are retired. Returns whether
+    /// its buckets are to be kept. Otherwise the partition has these buckets still.
+    fn end_given_up(&self, partition: usize, buckets: u64) -> bool {
+        let mut given_up = lock(&self.removal.given_up);
+        match given_up.get_mut(&(partition, buckets)) {
+            Some(GivenUp::Replaced) => given_up.remove(&(partition, buckets)).is_some(),
+            Some(index) => {
+                *index = GivenUp::Emptied;
+                false
+            }
+            None => false,
+        }
     }
 
     /// A piece of removal: unlinks marked nodes, polls the grace periods, removes some tombstones,
@@ -327,7 +358,7 @@ impl RecordState {
                 | OpError::Needs(..)
                 | OpError::Blocked(_)
                 | OpError::Frozen
-                | OpError::Fail(StoreError::Timeout { .. }),
+                | OpError::Fail(StoreError::Timeout { .. } | StoreError::OutOfMemory { .. }),
             ) => Ok(false),
             Err(OpError::Lost(_)) if self.salvage_is_on => Ok(false),
             Err(OpError::Lost(partition)) => Err(StoreError::DataLost { partition }),
@@ -443,13 +474,28 @@ impl<'a> RecordOp<'a> {
     pub(in crate::store) fn renew_index(&self, partition: usize) -> OpResult<()> {
         let me = self.store.me();
         let former = self.load(me, self.partition_word(me, partition, PARTITION_BUCKETS))?;
-        if former != 0 && is_place(former) {
-            // Before the index is replaced: reclaiming frees no block of dead members, which no
-            // index names any more, until the former index is retired.
-            lock(&self.store.removal.given_up).push((partition, former));
+        if former == 0 || !is_place(former) {
+            return self.make_index(partition);
+        }
+        let given_up = &self.store.removal.given_up;
+        // Before the index is replaced: reclaiming frees no block of dead members, which no index
+        // names any more, until the former index is retired. An attempt that found no room for
+        // another index has given it up already.
+        let is_first = {
+            let mut given_up = lock(given_up);
+            let is_first = !given_up.contains_key(&(partition, former));
+            given_up.entry((partition, former)).or_insert(GivenUp::Full);
+            is_first
+        };
+        let made = self.make_index(partition);
+        if made.is_ok() {
+            lock(given_up).insert((partition, former), GivenUp::Replaced);
+        }
+        // A further attempt in vain wakes no activity: its caller would try again at once.
+        if is_first || made.is_ok() {
             let _ = self.store.job.ring(me);
         }
-        self.make_index(partition)
+        made
     }
 
     /// Retires the nodes of an index that was given up, and the blocks that they name. An operation
@@ -483,7 +529,7 @@ impl<'a> RecordOp<'a> {
         }
         self.retire_nodes(nodes)?;
         // If no new index could be made, the partition still has these buckets.
-        if load(self.partition_word(me, partition, PARTITION_BUCKETS))? != buckets {
+        if self.store.end_given_up(partition, buckets) {
             self.store.keep_buckets(buckets);
         }
         Ok(())
@@ -553,10 +599,139 @@ mod tests {
     use crate::engine::Fault;
     use crate::engine::sim::{self, Link, Options as SimOptions};
     use crate::job::Job;
+    use crate::store::placement::replica::ReplicaIndex;
+    use crate::store::segment::layout::{CLASSES, TOMBSTONES};
+    use crate::store::segment::place::Place;
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
     use std::cell::Cell;
     use std::rc::Rc;
+
+    /// A full replica gives an index up, in several attempts to make another. The background
+    /// retires its nodes before the last attempt, or after it. The buckets go to a single other
+    /// index.
+    #[test]
+    fn the_buckets_of_an_index_that_is_given_up_again_and_again_are_kept_once() {
+        for is_emptied_before in [false, true] {
+            let mut options = SimOptions::new(1, 0).link(Link::Memory);
+            (options.segment_limit, options.steps_max) = (512 << 10, 10_000_000);
+            sim::run(&options, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(8).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let (state, me) = (&store.state, job.me());
+                let class = class_of(state.bucket_count as u64 * 8).expect("short");
+                let begin = || RecordOp::begin(state).expect("begun");
+                // The replica is full, and has two blocks for indexes, which are given back later.
+                state.refill_slab(class).expect("room");
+                while job.reserve(64).is_ok() {}
+                let mut blocks = Vec::new();
+                let op = begin();
+                for other in class..CLASSES {
+                    let taken = std::iter::from_fn(|| op.pop(me, other).expect("taken"));
+                    blocks.extend(taken.filter(|_| other == class));
+                }
+                drop(op);
+                let give_back = |offset| state.take_back(me, &[Place::new(me, class, offset)]);
+                let buckets = |partition| {
+                    let word = begin().partition_word(me, partition, PARTITION_BUCKETS);
+                    job.load(Epoch::ANY, me, word).expect("a word")
+                };
+                let (removal, former) = (&state.removal, buckets(0));
+                let hold = || {
+                    let is_held = || !std::mem::replace(&mut *lock(&removal.is_busy), true);
+                    nap(&job, "the background", is_held);
+                };
+                let go_on = || {
+                    *lock(&removal.is_busy) = false;
+                    let _ = job.ring(me);
+                    job.sleep(Duration::from_millis(200));
+                };
+                let refused = || begin().renew_index(0).expect_err("no room");
+                hold();
+                (0..3).for_each(|_| drop(refused()));
+                if is_emptied_before {
+                    go_on();
+                    assert!(!state.has_given_up_index(), "its blocks are retired");
+                    hold();
+                    (0..3).for_each(|_| drop(refused()));
+                }
+                give_back(blocks[0]);
+                begin().renew_index(0).expect("room");
+                go_on();
+                give_back(blocks[1]);
+                (1..3).for_each(|other| begin().make_index(other).expect("room"));
+                assert_eq!([0, 1, 2].map(buckets), [blocks[0], former, blocks[1]]);
+                store.close().expect("closed");
+                let _ = job.leave();
+            })
+            .expect_ok();
+        }
+    }
+
+    /// The tombstone of a delete with an open outcome is at the primary alone, and the other replica
+    /// has no block for it. When it has one, the record is removed.
+    #[test]
+    fn a_removal_without_room_for_the_tombstone_is_done_later() {
+        let (stage, removed) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let mut options = SimOptions::new(2, 0).link(Link::Memory);
+        (options.segment_limit, options.steps_max) = (512 << 10, 20_000_000);
+        sim::run(&options, move |job: Job| {
+            let options = Options::new().replicas(2).partitions(8).expected_keys(64);
+            let store = Store::open(&job, options.slab_len_max(16 << 10)).expect("open");
+            let (state, me) = (&store.state, job.me());
+            let [primary, full] = [0, 1].map(MemberId);
+            let mut keys = (0..1000).map(|number| format!("key/{number}").into_bytes());
+            let key = keys.find(|key| store.replicas_of(key) == [primary, full]);
+            let name = key.expect("some key");
+            let key = state.any_key_ref(&name);
+            if me == primary {
+                store.put(&name, b"value").expect("put");
+                stage.set(1);
+                nap(&job, "the full replica", || stage.get() == 2);
+                let op = RecordOp::begin(state).expect("begun");
+                let config = op.config(key.partition).expect("entered");
+                let word = op.find_or_insert(config, config.primary, &key).expect("there");
+                let head = op.reconciled(config, &key, word).expect("reconciled");
+                let offset = head.offset().expect("a version");
+                let before = op.read_block(primary, offset).expect("read");
+                // What a delete leaves behind that did not come to the other replica.
+                let counter = before.counter + 1;
+                let tombstone = Block { counter, len: 0, is_deleted: true, ..before };
+                let filled = op.fill_block(primary, &tombstone, &[]).expect("filled");
+                let new = Head::new(config.config_number, filled);
+                assert!(op.swap(primary, word, head.0, new.0).expect("swapped"));
+                op.retire_head(primary, head);
+                drop(op);
+                state.record_open_tombstone(&name, counter);
+                job.sleep(Duration::from_secs(1));
+                stage.set(3);
+            } else {
+                nap(&job, "the value", || stage.get() == 1);
+                let _ = state.refill_slab(TOMBSTONES);
+                while job.reserve(64).is_ok() {}
+                let op = RecordOp::begin(state).expect("begun");
+                let mut blocks = Vec::new();
+                for class in 0..=TOMBSTONES {
+                    let taken = std::iter::from_fn(|| op.pop(me, class).expect("taken"));
+                    blocks.extend(taken.map(|offset| Place::new(me, class, offset)));
+                }
+                drop(op);
+                stage.set(2);
+                nap(&job, "the delete", || stage.get() == 3);
+                state.take_back(me, &blocks);
+            }
+            let records = || {
+                let op = RecordOp::begin(state).expect("begun");
+                op.find(op.config(key.partition).expect("entered"), ReplicaIndex::new(0), &key)
+            };
+            nap(&job, "the removal", || matches!(records(), Ok(None)));
+            removed.set(removed.get() + 1);
+            nap(&job, "the other member", || removed.get() == 2);
+            store.close().expect("closed");
+            let _ = job.leave();
+        })
+        .expect_ok();
+    }
 
     /// The replica of a deleted key is stopped, and its queue of messages is full. When it goes on
     /// it learns which node it has to unlink.

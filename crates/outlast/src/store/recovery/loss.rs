@@ -241,9 +241,7 @@ impl RecoveryState {
             // The listeners belong to the program. Their calls wait as long as calls of the program
             // do.
             let _deadline = Deadline::listener();
-            self.is_listening.store(true, Ordering::Relaxed);
             listeners.iter().for_each(|listener| listener(&lost));
-            self.is_listening.store(false, Ordering::Relaxed);
         }
         if self.job.epoch() == epoch { Time::NEVER } else { self.job.now() }
     }
@@ -327,5 +325,53 @@ impl RecoveryState {
             return Err(OpError::Again);
         }
         Ok(Some(replicas.members.into_iter().filter(|&replica| replica != me).collect()))
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::engine::sim::{self, Options as SimOptions};
+    use crate::engine::{MemberId, Time};
+    use crate::job::Job;
+    use crate::store::testing::nap;
+    use crate::store::{Options, Store};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    /// A listener of a store runs in the background, and puts a value into another store, in which
+    /// writes are frozen for a while. The put waits for the end of the freeze, as all calls of the
+    /// program do.
+    #[test]
+    fn a_listener_that_calls_another_store_is_not_its_background() {
+        let over = Arc::new(AtomicBool::new(false));
+        let report = sim::run(&SimOptions::new(2, 0), move |job: Job| {
+            let options = || Options::new().replicas(1).partitions(8).expected_keys(64);
+            let first = Store::open(&job, options().name("first")).expect("open");
+            let second = Store::open(&job, options().name("second")).expect("open");
+            let [listener, dead] = [0, 1].map(MemberId);
+            if job.me() == listener {
+                let names = (0..1000).map(|number| format!("key/{number}").into_bytes());
+                let key = names.into_iter().find(|key| second.replicas_of(key) == [listener]);
+                let (key, result) = (key.expect("some key"), Arc::new(Mutex::new(None)));
+                let (store, put, name) = (second.clone(), result.clone(), key.clone());
+                first.on_loss(move |_| {
+                    let end = store.state.job.now().after(Duration::from_millis(500));
+                    store.state.freeze.0.store(end.0, Ordering::SeqCst);
+                    *crate::sync::lock(&put) = Some(store.put(&name, b"value"));
+                });
+                job.fence(dead, Time::NEVER).expect("killed");
+                nap(&job, "the listener", || crate::sync::lock(&result).is_some());
+                let put = crate::sync::lock(&result).take();
+                assert!(matches!(put, Some(Ok(_))), "{put:?}");
+                assert_eq!(second.get(&key).expect("read").expect("there").bytes(), b"value");
+                over.store(true, Ordering::SeqCst);
+            }
+            nap(&job, "the end", || over.load(Ordering::SeqCst) && job.me() != dead);
+            first.close().expect("closed");
+            second.close().expect("closed");
+            let _ = job.leave();
+        });
+        report.expect_ok();
     }
 }

@@ -180,6 +180,9 @@ impl RecoveryState {
         for (base, (class, count)) in slabs {
             let size = class_size(class);
             for offset in (0..count).map(|index| base + index * size) {
+                if lock(&store.allocator.slabs).is_index(offset) {
+                    continue;
+                }
                 let holder = load(offset + BLOCK_HOLDER)? & HOLDER_MASK;
                 let what = match holder {
                     _ if nodes.contains(&offset) => What::Record,
@@ -262,7 +265,8 @@ impl RecoveryState {
             // given up are retired first.
             return Ok(Some(job.now().after(RECLAIM_PAUSE)));
         }
-        // *free*.
+        // *free*. A candidate that is the buckets of an index is no block, and is left alone: the word
+        // that was taken for its holder is a bucket.
         let Some(grace) = round.grace.take() else { return Ok(None) };
         let (pinned, free): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut round.candidates)
@@ -290,7 +294,7 @@ mod tests {
     use crate::job::Job;
     use crate::store::Options;
     use crate::store::Store;
-    use crate::store::segment::layout::PARTITION_FLOOR;
+    use crate::store::segment::layout::{PARTITION_FLOOR, class_of};
     use crate::store::testing::{nap, reconciled};
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
@@ -486,6 +490,121 @@ mod tests {
             let forgotten: Vec<_> =
                 held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();
             assert!(forgotten.is_empty(), "seed {seed}: {forgotten:?}");
+        }
+    }
+
+    /// The memory of a replica is full, and the index of a partition is in a block. A bucket is at
+    /// the place of the holder word of a block, and begins with a node whose offset ends like the
+    /// holder word of a block of the dead member. (The offset of a node is a multiple of 16, so
+    /// there are at least 16 members.) The index stays as it is.
+    #[test]
+    fn the_buckets_of_an_index_are_no_block_of_a_dead_member() {
+        let over = Rc::new(Cell::new(false));
+        let mut plan = SimOptions::new(17, 0).link(Link::Memory);
+        (plan.segment_limit, plan.steps_max) = (1 << 20, 50_000_000);
+        let report = sim::run(&plan, move |job: Job| {
+            let options = Options::new().replicas(1).partitions(32).expected_keys(64);
+            let store = Store::open(&job, options).expect("open");
+            let (state, me, dead) = (&store.state, MemberId(0), MemberId(15));
+            if job.me() == me {
+                let class = class_of(state.bucket_count as u64 * 8).expect("short");
+                state.refill_slab(class).expect("room");
+                // Zeros, which are a record without a key and without a version.
+                let zeros = job.reserve(128 << 10).expect("room");
+                while job.reserve(64).is_ok() {}
+                let node = (zeros | 0xffff) + 1 + u64::from(dead.0 + 1);
+                // This member is no replica of the partition, before and after the death.
+                let is_right = |&partition: &usize| {
+                    !state.placement.preference(partition)[..2].contains(&me)
+                };
+                let partition = (0..32).find(is_right).expect("some partition");
+                let op = RecordOp::begin(state).expect("begun");
+                op.make_index(partition).expect("a free block");
+                let word = op.partition_word(me, partition, PARTITION_BUCKETS);
+                drop(op);
+                let load = |offset: u64| job.load(Epoch::ANY, me, offset).expect("a word");
+                let buckets = load(word);
+                let put = |bucket: u64, node: u64| {
+                    let word = buckets + bucket * 8;
+                    job.put(Epoch::ANY, me, word, &node.to_ne_bytes()).expect("a bucket");
+                };
+                put(0, node + 0x100);
+                put(BLOCK_HOLDER / 8, node);
+                job.fence(dead, Time::NEVER).expect("killed");
+                let is_reclaimed = || {
+                    let reclaim = lock(&state.reclaim);
+                    reclaim.done.contains(dead) && reclaim.round.is_none()
+                };
+                nap(&job, "reclaiming", is_reclaimed);
+                job.sleep(Duration::from_secs(1));
+                assert_eq!(load(buckets + BLOCK_HOLDER), node, "a bucket");
+                assert_eq!(load(buckets), node + 0x100, "the first bucket");
+                let op = RecordOp::begin(state).expect("begun");
+                let found = state.survey(&op).expect("counted");
+                assert_eq!(found.held_by_dead, 0, "{found:?}");
+                drop(op);
+                over.set(true);
+            }
+            nap(&job, "the end", || over.get() && job.me() != dead);
+            let _ = store.close();
+            let _ = job.leave();
+        });
+        report.expect_ok();
+    }
+
+    /// A member is stopped at each step of a salvage, and the view changes. When all is quiet, each
+    /// block that no record names is known to its holder.
+    #[test]
+    fn no_block_is_forgotten_when_a_view_changes_during_a_salvage() {
+        for step in 1..300 {
+            let known: Rc<RefCell<BTreeSet<At>>> = Rc::default();
+            let held: Rc<RefCell<Vec<(At, MemberId, usize)>>> = Rc::default();
+            let (known_here, held_here) = (known.clone(), held.clone());
+            let (stage, looked) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+            let mut plan = SimOptions::new(4, step).link(Link::Memory);
+            (plan.keeps_dead_segments, plan.steps_max) = (true, 10_000_000);
+            let report = sim::run(&plan, move |job: Job| {
+                let options = Options::new().replicas(1).partitions(1).expected_keys(16);
+                let store = Store::open(&job, options.salvage(true)).expect("open");
+                let [victim, salvager, other, watcher] = store.state.placement.preference(0)[..]
+                else {
+                    panic!("four members")
+                };
+                if job.me() == other {
+                    store.put(b"key", &[7; 3000]).expect("put");
+                    stage.set(1);
+                    nap(&job, "the salvager", || stage.get() == 2);
+                    job.fence(victim, Time::NEVER).expect("killed");
+                    job.sleep(Duration::from_millis(5));
+                    job.inject(Fault::Kill(other)).expect("a fault");
+                }
+                if job.me() == salvager {
+                    nap(&job, "the value", || stage.get() == 1);
+                    job.inject(Fault::StopAtStep(step)).expect("a fault");
+                    stage.set(2);
+                }
+                if job.me() == watcher {
+                    nap(&job, "the deaths", || job.view().dead.len() == 2);
+                    job.inject(Fault::Resume(salvager)).expect("a fault");
+                    assert_eq!(store.get(b"key").expect("read").expect("there").bytes, [7; 3000]);
+                    stage.set(3);
+                }
+                let is_killed = [victim, other].contains(&job.me());
+                nap(&job, "the salvage", || stage.get() == 3 && !is_killed);
+                let rest = Duration::from_secs(10);
+                let (known, found) = reconciled(&job, "its blocks", rest, || blocks(&store));
+                known_here.borrow_mut().extend(known);
+                held_here.borrow_mut().extend(found);
+                looked.set(looked.get() + 1);
+                nap(&job, "the other", || looked.get() == 2);
+                store.close().expect("closed");
+                let _ = job.leave();
+            });
+            report.expect_ok();
+            let known = known.borrow();
+            let forgotten: Vec<_> =
+                held.borrow().iter().filter(|(at, ..)| !known.contains(at)).copied().collect();
+            assert!(forgotten.is_empty(), "step {step}: {forgotten:?}");
         }
     }
 

@@ -6,6 +6,7 @@
 //! background also serves messages.
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/repair.md"))]
 
+use crate::engine::deadline::Deadline;
 use crate::engine::{Epoch, MemberId, MemberSet, Time};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::operation::configuration::Configuration;
@@ -91,6 +92,19 @@ impl Default for Repair {
     }
 }
 
+impl Repair {
+    /// Takes the work in a partition out of the lists.
+    fn take(&mut self, partition: usize) -> Option<Work> {
+        let is_it = |work: &Work| work.partition == partition;
+        match self.left.iter().position(is_it) {
+            Some(index) => self.left.remove(index),
+            None => {
+                self.waiting.iter().position(is_it).map(|index| self.waiting.swap_remove(index))
+            }
+        }
+    }
+}
+
 /// The work in a partition, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Work {
@@ -147,13 +161,34 @@ enum Progress {
 }
 
 impl RecoveryState {
-    /// Does a piece of repair. Returns when to go on.
+    /// Does a piece of repair, for the background or for a call that takes its place. Returns when
+    /// to go on.
     pub(in crate::store) fn repair_some(&self) -> Time {
+        self.repair_or_salvage(None)
+    }
+
+    /// Does a piece of the salvage of this partition, for a call that waits for it. If another
+    /// activity repairs, it salvages this partition next. Returns when to go on.
+    ///
+    /// The call does nothing else: the salvage needs only this member and a dead segment, and the
+    /// repair of another partition may have to wait for a stopped replica.
+    pub(in crate::store) fn salvage_some(&self, partition: usize) -> Time {
+        // The work of the background, whoever does it: a message to a member that is stopped waits
+        // for a short time.
+        let _background = Deadline::background(std::iter::empty());
+        self.repair_or_salvage(Some(partition))
+    }
+
+    /// Does a piece of repair, or with `only` a piece of the salvage of this partition.
+    fn repair_or_salvage(&self, only: Option<usize>) -> Time {
         let (epoch, began) = (self.job.epoch(), self.job.now());
         self.log_deaths();
         let work = {
             let mut repair = lock(&self.repair);
             if repair.is_busy {
+                if let Some(work) = only.and_then(|partition| repair.take(partition)) {
+                    repair.left.push_front(work);
+                }
                 // A call that salvages its own partition may be the busy activity. It leaves the
                 // other partitions to the background and rings no bell, so the background looks
                 // again.
@@ -173,7 +208,11 @@ impl RecoveryState {
                 let waiting = std::mem::take(&mut repair.waiting);
                 repair.left.extend(waiting);
             }
-            let Some(work) = repair.left.pop_front() else { return Time::NEVER };
+            let work = match only {
+                None => repair.left.pop_front(),
+                Some(partition) => repair.take(partition),
+            };
+            let Some(work) = work else { return Time::NEVER };
             repair.is_busy = true;
             work
         };
@@ -182,6 +221,7 @@ impl RecoveryState {
             return Time::NEVER;
         }
         let result = match RecordOp::begin(self) {
+            Ok(op) if only.is_some() => self.salvage_alone(&op, work),
             Ok(op) => self.repair_piece(&op, work),
             Err(error) => Err(error),
         };
@@ -204,13 +244,14 @@ impl RecoveryState {
         // The engine is never called under the lock.
         let now = self.job.now();
         let rest = now.since(began) * (100 - self.repair_percent) / self.repair_percent;
+        let is_done = matches!(result, Ok(Progress::Done | Progress::More(_)));
         let (is_idle, is_waiting, pause) = {
             let mut repair = lock(&self.repair);
             repair.is_busy = false;
             repair.not_before = now.after(rest);
-            repair.pause = match &result {
-                Ok(Progress::Done | Progress::More(_)) => REPAIR_PAUSE,
-                _ => (repair.pause * 2).min(REPAIR_PAUSE_MAX),
+            repair.pause = match is_done {
+                true => REPAIR_PAUSE,
+                false => (repair.pause * 2).min(REPAIR_PAUSE_MAX),
             };
             match result {
                 Ok(Progress::Done) => {}
@@ -235,6 +276,8 @@ impl RecoveryState {
             (repair.left.is_empty(), !repair.waiting.is_empty(), repair.pause)
         };
         match (is_idle, is_waiting) {
+            // The partitions that are left are no work for the call.
+            _ if only.is_some() => now.after(if is_done { rest } else { rest.max(REPAIR_PAUSE) }),
             (false, _) => now.after(rest),
             (true, true) => now.after(pause.max(rest)),
             (true, false) => Time::NEVER,
@@ -462,7 +505,7 @@ impl RecoveryState {
             for node in op.nodes(config, replica, work.partition, bucket)? {
                 let key = store.any_key_ref(&node.key);
                 let word = op.find_or_insert(config, config.primary, &key)?;
-                let head = op.reconciled(config, &key, word)?;
+                let head = op.reconciled_or_written(config, &key, word)?;
                 // *count_visit*, at each record that the primary had when the round began. A write
                 // that began before the round may be about to publish there.
                 if replica == config.primary && filling.iter().any(|&it| !work.full.contains(it)) {
@@ -473,7 +516,7 @@ impl RecoveryState {
                         continue;
                     }
                     steps::enter(steps::Step::RepairCopy);
-                    match op.copy_record(config, &key, target) {
+                    match op.copy_record(config, &key, word, target) {
                         Err(OpError::Fail(StoreError::OutOfMemory { member, reason }))
                             if member == config.member(target) =>
                         {
@@ -552,6 +595,19 @@ impl RecoveryState {
             return Ok(self.wait_for_replicas(op, work, config, &leaving));
         }
         Ok(Progress::Done)
+    }
+
+    /// Does a piece of the salvage of a partition, and leaves a partition to the background that
+    /// needs no salvage any more.
+    fn salvage_alone(&self, op: &RecordOp<'_>, work: Work) -> OpResult<Progress> {
+        match op.config(work.partition) {
+            Ok(_) => Ok(Progress::More(work)),
+            Err(OpError::Lost(_)) => {
+                let view = self.view(op.epoch).ok_or(OpError::Again)?;
+                self.salvage_piece(op, work, &self.replicas(work.partition, &view))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Does a piece of the salvage of a partition that has no complete living replica.
@@ -920,6 +976,62 @@ mod tests {
                 nap(&job, "the end", || is_over.get() && job.me() != dies);
                 end(&job, &store);
             });
+        }
+    }
+
+    /// A member writes a key all the time, with this pause after each put. A replica of the key
+    /// dies. Returns how long it takes until the new replica is complete.
+    fn repair_beside_a_writer(link: Link, pause: Duration) -> Duration {
+        let (over, taken) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(Duration::MAX)));
+        let mut options = SimOptions::new(4, 0).link(link);
+        (options.time_limit, options.cost) = (LIMIT, Some(Cost::default()));
+        let result = taken.clone();
+        run(options, move |job: Job| {
+            let store = open(&job);
+            let key: &[u8] = b"key";
+            let partition = store.partition_of(key).expect("a key");
+            let order = store.state.placement.preference(partition);
+            let [primary, dies, new, writer] = order[..] else { panic!("four members") };
+            if job.me() == writer {
+                let handle = store.handle(key).expect("a handle");
+                let mut count = 0u64;
+                while !over.get() {
+                    count += 1;
+                    handle.put(&count.to_ne_bytes()).expect("put");
+                    job.sleep(pause);
+                }
+                let found = store.get(key).expect("read").expect("there");
+                assert_eq!(found.bytes(), count.to_ne_bytes());
+            }
+            if job.me() == primary {
+                job.sleep(Duration::from_millis(5));
+                job.inject(Fault::Kill(dies)).expect("a fault");
+                nap(&job, "the death", || !job.view().is_living(dies));
+                let (began, until) = (job.now(), job.now().after(SECOND / 4));
+                let phase = || store.state.run(|op| op.state(new, partition)).expect("known");
+                while phase().phase() != Phase::Complete && job.now() < until {
+                    job.sleep(Duration::from_millis(1));
+                }
+                if phase().phase() == Phase::Complete {
+                    result.set(job.now().since(began));
+                }
+                over.set(true);
+            }
+            nap(&job, "the end", || over.get() && job.me() != dies);
+            end(&job, &store);
+        });
+        taken.get()
+    }
+
+    /// The new replica of a key becomes complete, however fast a member writes the key: the time
+    /// between the versions is too short to copy one of them, or even to find it stable.
+    #[test]
+    fn repair_ends_while_a_member_writes_a_key_all_the_time() {
+        for link in [Link::Memory, Link::Network] {
+            for pause in (0..80).map(|step| Duration::from_nanos(step * 250)) {
+                let taken = repair_beside_a_writer(link, pause);
+                assert!(taken < SECOND / 10, "{taken:?} with {link:?} and a pause of {pause:?}");
+            }
         }
     }
 

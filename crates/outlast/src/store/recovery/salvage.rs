@@ -20,7 +20,7 @@ use crate::store::operation::error::{OpError, OpResult};
 use crate::store::operation::grace_period::GracePeriod;
 use crate::store::operation::message::Message;
 use crate::store::placement::{Assignment, hash_key};
-use crate::store::record::block_io::COUNTER_MAX;
+use crate::store::record::block_io::{COUNTER_MAX, block_class};
 use crate::store::record::checksum::checksum;
 use crate::store::record::key::KeyRef;
 use crate::store::record::state::RecordOp;
@@ -175,11 +175,20 @@ impl RecoveryState {
             if now >= until {
                 return Err(StoreError::Timeout { member: first, limit });
             }
-            // A call that waits also serves messages and repairs: it may run in the background of
-            // the member that salvages.
+            // A call that waits also serves messages and salvages what it waits for. If it runs in
+            // the background, it does all repairs meanwhile, with the short waits of the
+            // background.
             self.serve_messages();
-            let is_own = first == job.me() || self.runs_background();
-            let due = if is_own { self.repair_some() } else { Time::NEVER };
+            let due = if self.runs_background() {
+                let work = (!self.is_background()).then(|| self.begin_background_work());
+                let due = self.repair_some();
+                work.iter().for_each(|work| self.end_background_work(work));
+                due
+            } else if first == job.me() {
+                self.salvage_some(partition)
+            } else {
+                Time::NEVER
+            };
             job.park(bell, until.min(due).min(now.after(LOOK)));
         }
     }
@@ -668,8 +677,14 @@ impl RecoveryState {
         // An interrupted salvage may have copied this version, or an earlier version.
         let own = head.offset().map(|offset| op.read_block(me, offset)).transpose()?;
         if own.is_none_or(|own| own.identity() != block.identity()) {
+            let class = block_class(&block, me)?;
             let offset = op.fill_block(me, &block, &value)?;
-            self.put_own_head(op, word, head, Head::new(config_number, offset))?;
+            let put = self.put_own_head(op, word, head, Head::new(config_number, offset));
+            if put.is_err() {
+                // The view has changed during the copy.
+                op.keep_unless_timed_out(me, class, offset, &put);
+            }
+            put?;
         }
         if block.kind == Kind::Lost { Ok(()) } else { op.notify_writer(&block) }
     }
@@ -742,12 +757,107 @@ impl RecoveryState {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
+    use crate::engine::Fault;
     use crate::engine::sim::{self, Options as SimOptions};
-    use crate::job::Job;
+    use crate::job::{Job, Service};
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
     use std::cell::Cell;
     use std::rc::Rc;
+    use std::sync::Arc;
+
+    /// Code of the program that runs in the background: reads a key, once.
+    struct Reader {
+        store: Store,
+        key: Vec<u8>,
+        taken: Mutex<Option<Duration>>,
+    }
+
+    impl Reader {
+        fn read(&self, job: &Job) {
+            let began = job.now();
+            let found = self.store.get(&self.key).expect("salvaged").expect("there");
+            assert_eq!(found.bytes(), b"value");
+            *lock(&self.taken) = Some(job.now().since(began));
+        }
+    }
+
+    impl Service for Reader {
+        fn run(&self, job: &Job) -> Time {
+            if !self.is_over() {
+                self.read(job);
+            }
+            Time::NEVER
+        }
+
+        fn is_over(&self) -> bool {
+            lock(&self.taken).is_some()
+        }
+    }
+
+    /// A member fills a new replica, which is stopped and has no block for a value. Then it has to
+    /// salvage another partition. A call that waits for that salvage, in a thread of the program or
+    /// in the background, does not wait for the stopped replica.
+    #[test]
+    fn a_call_that_waits_for_a_salvage_waits_for_no_stopped_replica() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        for seed in 0..40 {
+            let over = Rc::new(Cell::new(false));
+            let mut plan = SimOptions::new(5, seed);
+            (plan.keeps_dead_segments, plan.time_limit) = (true, LIMIT);
+            let report = sim::run(&plan, move |job: Job| {
+                let options = Options::new().replicas(2).partitions(256).expected_keys(1024);
+                let store = Store::open(&job, options.salvage(true)).expect("open");
+                let [dead, source, salvager, new] = [0, 1, 2, 3].map(MemberId);
+                if job.me() == salvager {
+                    let order = |key: &Vec<u8>| {
+                        let partition = store.partition_of(key).expect("a key");
+                        (partition, &store.state.preference(partition)[..3])
+                    };
+                    let keys: Vec<Vec<u8>> =
+                        (0..5000).map(|number| format!("key/{number}").into_bytes()).collect();
+                    let at = |wanted: [MemberId; 3]| {
+                        keys.iter().filter(move |key| order(key).1 == wanted)
+                    };
+                    // The background comes to the first partition before it comes to the second.
+                    let filled = at([dead, salvager, new]).min_by_key(|key| order(key).0);
+                    let salvaged = at([dead, source, salvager]).max_by_key(|key| order(key).0);
+                    let (filled, salvaged) = (filled.expect("a key"), salvaged.expect("a key"));
+                    let partition = order(filled).0;
+                    assert!(partition < order(salvaged).0);
+                    store.put(filled, &[7; 10_000]).expect("put");
+                    store.put(salvaged, b"value").expect("put");
+                    // The new replica of the second partition is never filled.
+                    job.inject(Fault::Stop(source)).expect("a fault");
+                    job.inject(Fault::Kill(dead)).expect("a fault");
+                    let phase = || store.state.run(|op| op.state(new, partition)).expect("known");
+                    nap(&job, "the death", || !job.view().is_living(dead));
+                    while phase().phase() != Phase::Filling {}
+                    job.inject(Fault::Stop(new)).expect("a fault");
+                    job.sleep(Duration::from_millis(50));
+                    assert_eq!(phase().phase(), Phase::Filling, "it has no block");
+                    job.inject(Fault::Kill(source)).expect("a fault");
+                    nap(&job, "the death", || !job.view().is_living(source));
+                    let (store, key) = (store.clone(), salvaged.clone());
+                    let reader = Arc::new(Reader { store, key, taken: Mutex::new(None) });
+                    match seed % 2 {
+                        0 => reader.read(&job),
+                        _ => job.serve(reader.clone()).expect("a service"),
+                    }
+                    nap(&job, "the reader", || reader.is_over());
+                    let taken = lock(&reader.taken).expect("read");
+                    assert!(taken < LIMIT / 4, "{taken:?}");
+                    job.inject(Fault::Resume(new)).expect("a fault");
+                    over.set(true);
+                }
+                let is_killed = [dead, source].contains(&job.me());
+                nap(&job, "the end", || over.get() && !is_killed);
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
 
     /// Three members are leaving, of which the salvager has not heard. The head words in the dead
     /// segment have a later configuration number than the salvager computes. Nothing is damaged.

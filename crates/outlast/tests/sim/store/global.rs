@@ -620,6 +620,49 @@ fn a_second_writer_of_a_key_with_a_sole_writer_is_reported() {
     assert!((0..20).any(is_noticed));
 }
 
+/// A committer is stopped at each step of a transaction, and another member aborts its intent when
+/// it meets one of the keys. The program writes each key through a single handle, so this breaks no
+/// promise of a sole writer.
+#[test]
+fn an_intent_that_another_member_aborts_has_no_sole_writer() {
+    for step in 1..300 {
+        let stage = Arc::new(AtomicU64::new(0));
+        let options = SimOptions::new(3, step).link(Link::Memory);
+        run_with(options, move |job| {
+            let options = small_options(2).mode(Mode::Global).sole_writers(true);
+            let store = Store::open(&job, options).expect("open");
+            let commit = |round: u64| {
+                let changed: StoreResult<()> = store.transaction(|tx| {
+                    tx.get(b"read")?;
+                    tx.put(b"one", &round.to_le_bytes())?;
+                    tx.put(b"two", &round.to_le_bytes())
+                });
+                changed.expect("committed");
+            };
+            let is_at = |number| stage.load(Ordering::SeqCst) >= number;
+            let (committer, reader) = (MemberId(0), MemberId(1));
+            if job.me() == committer {
+                store.put(b"read", b"value").expect("put");
+                (0..4).for_each(commit);
+                job.inject(Fault::StopAtStep(step)).expect("planned");
+                stage.store(1, Ordering::SeqCst);
+                commit(4);
+                commit(5);
+                stage.store(2, Ordering::SeqCst);
+            } else if job.me() == reader {
+                nap(&job, "the transactions", || is_at(1));
+                job.sleep(Duration::from_millis(1));
+                // Aborts a transaction that is being validated.
+                assert!(["one", "two"].into_iter().all(|key| number(&store, key) >= 3));
+                job.inject(Fault::Resume(committer)).expect("a fault");
+            }
+            nap(&job, "the end", || is_at(2));
+            assert!(["one", "two"].into_iter().all(|key| number(&store, key) == 5));
+            end(&job, &store);
+        });
+    }
+}
+
 /// More members die than there are replicas, at any step of a recovery and while transactions are
 /// decided. Anything may be lost, including intents and the recovery decision: all survivors
 /// recover, at the latest when they have accepted the loss.
