@@ -12,7 +12,7 @@
 #![cfg_attr(outlast_pages, doc = include_str!("../../../../../docs/protocol/loss.md"))]
 
 use crate::engine::deadline::Deadline;
-use crate::engine::{MemberId, MemberSet, Time};
+use crate::engine::{MemberId, MemberSet, Time, View};
 use crate::store::error::{StoreError, StoreResult};
 use crate::store::mutant::mutant;
 use crate::store::operation::error::{OpError, OpResult, check_place, engine_error};
@@ -275,6 +275,18 @@ impl RecoveryState {
         if op.is_current() { Ok(keys) } else { Err(OpError::Again) }
     }
 
+    /// The number that the configuration would have without the leaving members. It grows whenever
+    /// a complete replica has died, no matter which members have heard of a leaver.
+    pub(in crate::store::recovery) fn number_without_leavers(
+        &self,
+        partition: usize,
+        view: &View,
+    ) -> u64 {
+        let replicas =
+            self.placement.replicas(self.preference(partition), view, &MemberSet::new());
+        replicas.configuration
+    }
+
     /// The steps *enter* to *complete*. Returns the other replicas, which fill now. The list is
     /// empty if the partition was not lost. Returns `None` if another member is the first replica,
     /// or if the partition is being salvaged.
@@ -315,12 +327,11 @@ impl RecoveryState {
         if !(state.is_filling(config_number) && mutant("accept-keeps")) {
             op.renew_index(partition)?;
         }
-        op.raise_floor(me, partition, config_number << INCARNATION_SHIFT)?;
+        let unaware = store.number_without_leavers(partition, &view);
+        op.raise_floor(me, partition, unaware << INCARNATION_SHIFT)?;
         // *complete*. The state must be complete also for members that have not heard of a leaver
         // yet: their configuration number is smaller.
-        let unaware =
-            store.placement.replicas(store.preference(partition), &view, &MemberSet::new());
-        let complete = State::new(Phase::Complete, unaware.configuration - 1);
+        let complete = State::new(Phase::Complete, unaware - 1);
         if !op.swap_state(me, partition, absent, complete)? {
             return Err(OpError::Again);
         }
@@ -331,13 +342,65 @@ impl RecoveryState {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use crate::engine::sim::{self, Options as SimOptions};
-    use crate::engine::{MemberId, Time};
+    use crate::engine::{Fault, MemberId, Time};
     use crate::job::Job;
+    use crate::store::record::version_floor::INCARNATION_SHIFT;
     use crate::store::testing::nap;
     use crate::store::{Options, Store};
+    use std::cell::Cell;
+    use std::rc::Rc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
+
+    /// Two members are leaving at once, and the first replica of a lost partition has heard of both,
+    /// and no other member has. It accepts the loss and dies. The next first replica computes an
+    /// equal configuration number, since two leavers count as much as a death. The lives of the
+    /// partition have different incarnations all the same.
+    #[test]
+    fn the_lives_of_a_partition_differ_however_many_members_leave() {
+        for seed in 0..8 {
+            let lives = Rc::new(Cell::new((0, 0)));
+            let report = sim::run(&SimOptions::new(8, seed), move |job: Job| {
+                let options = Options::new().replicas(3).partitions(8).expected_keys(64);
+                let store = Store::open(&job, options).expect("open");
+                let (state, me) = (&store.state, job.me());
+                let order = state.preference(0);
+                let (first, next, leavers) = (order[3], order[4], &order[5..7]);
+                let accept = || {
+                    nap(&job, "the death", || !job.view().is_living(order[2]));
+                    let before = state.run(|op| op.config(0).map(|_| ()));
+                    assert!(before.is_err(), "it is lost");
+                    assert!(store.accept_loss_of(&[0]).expect("accepted").contains(&0));
+                    let floor = state.run(|op| op.floor(me, 0)).expect("a floor");
+                    let number = state.run(|op| Ok(op.config(0)?.config_number));
+                    (floor >> INCARNATION_SHIFT, number.expect("it lives"))
+                };
+                if me == first {
+                    leavers.iter().for_each(|&leaver| state.record_leaver(leaver));
+                    lives.set(accept());
+                    job.inject(Fault::Kill(first)).expect("a fault");
+                } else if me == next {
+                    nap(&job, "the first life", || lives.get().0 > 0);
+                    nap(&job, "the death", || !job.view().is_living(first));
+                    let ((incarnation, number), before) = (accept(), lives.get());
+                    assert_eq!(number, before.1, "an equal number");
+                    assert!(incarnation > before.0, "{incarnation} after {}", before.0);
+                    lives.set((0, 0));
+                } else if me == order[7] {
+                    for &dead in &order[..3] {
+                        job.inject(Fault::Kill(dead)).expect("a fault");
+                    }
+                }
+                let is_killed = order[..4].contains(&me);
+                nap(&job, "the end", || !is_killed && !job.view().is_living(first));
+                nap(&job, "the second life", || lives.get().0 == 0);
+                let _ = store.close();
+                let _ = job.leave();
+            });
+            report.expect_ok();
+        }
+    }
 
     /// A listener of a store runs in the background, and puts a value into another store, in which
     /// writes are frozen for a while. The put waits for the end of the freeze, as all calls of the

@@ -657,8 +657,10 @@ impl RecoveryState {
                 tracing::error!(partition, key = %name, "a value was damaged and is lost");
                 self.report_damage(op, partition);
                 // The counter is greater than that of any version of this incarnation.
+                let view = store.view(op.epoch).ok_or(OpError::Again)?;
+                let incarnation = store.number_without_leavers(partition, &view);
                 let block = Block {
-                    counter: config_number << INCARNATION_SHIFT,
+                    counter: incarnation << INCARNATION_SHIFT,
                     writer: me,
                     participant: 0,
                     operation: 0,
