@@ -368,10 +368,10 @@ mod tests {
                 let order = state.preference(0);
                 let (first, next, leavers) = (order[3], order[4], &order[5..7]);
                 let accept = || {
-                    nap(&job, "the death", || !job.view().is_living(order[2]));
+                    nap(&job, "the deaths", || job.view().dead.len() >= 3);
                     let before = state.run(|op| op.config(0).map(|_| ()));
                     assert!(before.is_err(), "it is lost");
-                    assert!(store.accept_loss_of(&[0]).expect("accepted").contains(&0));
+                    store.accept_loss_of(&[0]).expect("accepted");
                     let floor = state.run(|op| op.floor(me, 0)).expect("a floor");
                     let number = state.run(|op| Ok(op.config(0)?.config_number));
                     (floor >> INCARNATION_SHIFT, number.expect("it lives"))
@@ -388,9 +388,14 @@ mod tests {
                     assert!(incarnation > before.0, "{incarnation} after {}", before.0);
                     lives.set((0, 0));
                 } else if me == order[7] {
-                    for &dead in &order[..3] {
-                        job.inject(Fault::Kill(dead)).expect("a fault");
-                    }
+                    // No new replica is filled between two of the deaths.
+                    let stop = |member: &MemberId| job.inject(Fault::Stop(*member));
+                    [first, next].iter().for_each(|member| stop(member).expect("a fault"));
+                    let kill = |member: &MemberId| job.inject(Fault::Kill(*member));
+                    order[..3].iter().for_each(|member| kill(member).expect("a fault"));
+                    nap(&job, "the deaths", || job.view().dead.len() == 3);
+                    let resume = |member: &MemberId| job.inject(Fault::Resume(*member));
+                    [first, next].iter().for_each(|member| resume(member).expect("a fault"));
                 }
                 let is_killed = order[..4].contains(&me);
                 nap(&job, "the end", || !is_killed && !job.view().is_living(first));

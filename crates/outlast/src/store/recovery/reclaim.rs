@@ -585,7 +585,14 @@ mod tests {
                 }
                 if job.me() == watcher {
                     nap(&job, "the deaths", || job.view().dead.len() == 2);
-                    job.inject(Fault::Resume(salvager)).expect("a fault");
+                    let resumer = job.clone();
+                    let resume = move || {
+                        while resumer.view().is_living(salvager) && !resumer.has_ended() {
+                            let _ = resumer.inject(Fault::Resume(salvager));
+                            resumer.sleep(Duration::from_millis(1));
+                        }
+                    };
+                    job.spawn("resumer", Box::new(resume)).expect("an activity");
                     assert_eq!(store.get(b"key").expect("read").expect("there").bytes, [7; 3000]);
                     stage.set(3);
                 }

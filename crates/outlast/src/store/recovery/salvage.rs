@@ -829,15 +829,20 @@ mod tests {
                     assert!(partition < order(salvaged).0);
                     store.put(filled, &[7; 10_000]).expect("put");
                     store.put(salvaged, b"value").expect("put");
-                    // The new replica of the second partition is never filled.
+                    // No member fills a new replica of the second partition. The repairer of the
+                    // first partition begins when its new replica is stopped.
                     job.inject(Fault::Stop(source)).expect("a fault");
+                    nap(&job, "the background", || store.state.begin_indexes());
                     job.inject(Fault::Kill(dead)).expect("a fault");
-                    let phase = || store.state.run(|op| op.state(new, partition)).expect("known");
-                    nap(&job, "the death", || !job.view().is_living(dead));
-                    while phase().phase() != Phase::Filling {}
+                    let is_filling = || {
+                        let state = store.state.run(|op| op.state(new, partition));
+                        state.expect("known").phase() == Phase::Filling
+                    };
+                    nap(&job, "the new replica", is_filling);
                     job.inject(Fault::Stop(new)).expect("a fault");
+                    store.state.end_indexes();
                     job.sleep(Duration::from_millis(50));
-                    assert_eq!(phase().phase(), Phase::Filling, "it has no block");
+                    assert!(is_filling(), "it has no block");
                     job.inject(Fault::Kill(source)).expect("a fault");
                     nap(&job, "the death", || !job.view().is_living(source));
                     let (store, key) = (store.clone(), salvaged.clone());
